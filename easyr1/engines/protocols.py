@@ -1,0 +1,60 @@
+"""The two contracts between the trainer and whatever samples or trains."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from easyr1.batch import Completion, Group, Prompt, Sums
+
+Progress = Callable[[int, int], None]  # (done, all)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn. `temperature` 0 is greedy; `top_p` 1 and `top_k` -1 cut nothing."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 512
+    ignore_eos: bool = False
+    seed: int = 1
+
+
+class RolloutEngine(Protocol):
+    """Samples answers with the weights it was last given."""
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """For each prompt its `sampling.n` answers, in the order asked."""
+        ...
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Take new weights under their in-memory Hugging Face names."""
+        ...
+
+
+class TrainEngine(Protocol):
+    """Scores answers and updates weights; policy, reference and critic are objects of one class."""
+
+    def score(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
+        """For each group, for each sample, the (T,) log-probs of its tokens."""
+        ...
+
+    def update(self, groups: Sequence[Group]) -> Sums:
+        """One optimizer step on one mini-batch."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Full tensors under in-memory Hugging Face names, tied heads included."""
+        ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...

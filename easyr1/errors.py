@@ -1,0 +1,20 @@
+"""Errors made for the person who runs the training: what was given, what is allowed, what to do."""
+
+
+class ConfigError(ValueError):
+    """A setting that is wrong by itself or together with others.
+
+    `key` is the dotted key to change, for example "data.rollout_batch_size".
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
+class DataError(ValueError):
+    """A row, file or picture that cannot be used; the message names it."""
+
+
+class RewardError(ValueError):
+    """A reward file that broke its contract; the message names function, sample and row."""

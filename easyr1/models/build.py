@@ -1,0 +1,222 @@
+"""Configuration -> weights -> the root module of an engine; picks the layout that is right for the model.
+
+The door to transformers' model classes. Knows nothing of data, sampling or optimizers.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+from easyr1.errors import ConfigError
+from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
+from easyr1.models.scored import ModelInputs, Scored
+
+log = logging.getLogger(__name__)
+
+# Towers whose windows arrive in one call under a name with "flash" in it; equality with the stock loop is tested for each.
+WINDOWED_TOWERS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
+VISION_TOKENS = (
+    "image_token_id",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "image_token_index",
+    "video_token_index",
+)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HEAD_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What to load and how. `param_dtype` is the type of the weights, `compute_dtype` that of the matrix products."""
+
+    path: str
+    param_dtype: str = "float32"
+    compute_dtype: str = "float32"
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    override: Mapping[str, Any] | None = None
+    freeze_vision_tower: bool = False
+    gradient_checkpointing: bool = False
+
+
+def build(spec: ModelSpec, trainable: bool = True) -> Scored:
+    """The model of `spec` as a root module; frozen and in eval mode unless `trainable`."""
+    model = load_model(spec)
+    compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
+    scored = wrap(model, compute)
+    scored.to(spec.device)
+    scored.train(trainable)
+    scored.requires_grad_(trainable)
+    if trainable and spec.freeze_vision_tower:
+        freeze_vision_tower(model)
+    if trainable and spec.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return scored
+
+
+def load_model(spec: ModelSpec) -> PreTrainedModel:
+    """The Hugging Face model with its weights, as a vision-language model where its configuration says so."""
+    config = load_model_config(spec)
+    vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
+    return auto.from_pretrained(
+        spec.path, config=config, dtype=DTYPES[spec.param_dtype], trust_remote_code=spec.trust_remote_code
+    )
+
+
+def load_model_config(spec: ModelSpec) -> Any:
+    """The model's configuration; a key of `override_config` that it does not know is refused."""
+    try:
+        config, unused = AutoConfig.from_pretrained(
+            spec.path, trust_remote_code=spec.trust_remote_code, return_unused_kwargs=True, **(spec.override or {})
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "worker.actor.model.model_path",
+            f"no model configuration could be read from {spec.path!r} ({_first_line(error)}). Give a folder that holds "
+            "config.json, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE)",
+        ) from error
+    if unused:
+        raise ConfigError(
+            "worker.actor.model.override_config",
+            f"{type(config).__name__} does not take {', '.join(sorted(unused))}",
+        )
+    return config
+
+
+def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
+    """Ids that end an answer: those of the generation configuration, else of the model's."""
+    try:
+        found = GenerationConfig.from_pretrained(spec.path).eos_token_id
+    except OSError:
+        found = None
+    if found is None:
+        found = getattr(model_config.get_text_config(), "eos_token_id", None)
+    if found is None:
+        raise ConfigError(
+            "worker.actor.model.model_path",
+            f"{spec.path!r} names no end-of-sequence token; set eos_token_id in its generation_config.json",
+        )
+    return frozenset([found] if isinstance(found, int) else found)
+
+
+def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> Scored:
+    """The root module, with the packed layout where it is right for this model and the padded one where not."""
+    switch_off_dropout(model)
+    banned = vision_token_ids(model.config)
+    reason = use_packed_attention(model)
+    if reason:
+        log.warning("%s takes the padded layout, which is slower: %s", type(model).__name__, reason)
+    return Scored(model, packed=not reason, banned=banned, compute_dtype=compute_dtype)
+
+
+def vision_token_ids(config: Any) -> frozenset[int]:
+    """Ids that stand for pictures; they are never sampled."""
+    found = (getattr(config, name, None) for name in VISION_TOKENS)
+    return frozenset(int(token) for token in found if token is not None)
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Scores and updates must see one and the same function, also in training mode (which checkpointing needs)."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if getattr(module, "attention_dropout", 0.0):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+
+
+def freeze_vision_tower(model: PreTrainedModel) -> None:
+    """No gradient for the vision tower, its merger included where it belongs to the tower."""
+    tower = vision_tower(model)
+    if tower is None:
+        raise ConfigError("worker.actor.model.freeze_vision_tower", f"{type(model).__name__} has no vision tower")
+    tower.requires_grad_(False)
+
+
+def vision_tower(model: PreTrainedModel) -> nn.Module | None:
+    """The module that turns pictures into features, as the model class names it."""
+    if not vision_token_ids(model.config):
+        return None
+    tower = model.get_encoder(modality="image")
+    return None if tower in (model, model.base_model) else tower
+
+
+def use_packed_attention(model: PreTrainedModel) -> str | None:
+    """Switch the model to our attention and prove it right; otherwise switch back and return the reason."""
+    stock = {name: getattr(model.config, name)._attn_implementation for name in model.config.sub_configs}
+    stock[""] = model.config._attn_implementation
+    wanted = {"": TEXT_ATTENTION, "text_config": TEXT_ATTENTION}
+    if model.config.model_type in WINDOWED_TOWERS:
+        wanted["vision_config"] = VISION_ATTENTION
+    elif "vision_config" in model.config.sub_configs:
+        wanted["vision_config"] = stock["vision_config"]
+    try:
+        model.set_attn_implementation(wanted)
+        reason = _why_not_packed(model)
+    except (UnsupportedAttention, ValueError) as error:
+        reason = _first_line(error)
+    if reason:
+        model.set_attn_implementation(stock)
+    return reason
+
+
+@dataclass(frozen=True)
+class _Witness(Packed):
+    """Notes which layers called our attention."""
+
+    layers: set[int] = field(default_factory=set)
+
+    def attend(self, layer: int, *rest: Any) -> torch.Tensor:
+        self.layers.add(layer)
+        return super().attend(layer, *rest)
+
+
+@torch.no_grad()
+def _why_not_packed(model: PreTrainedModel) -> str | None:
+    """One small forward: does every layer call us, is every mask causal, is the head a plain one? A reason if not."""
+    device = model.get_input_embeddings().weight.device
+    layout = _Witness((Span(0, 5, (3, 2)),))
+    ids = torch.arange(3, 13, device=device)[None] % model.config.get_text_config().vocab_size
+    positions = torch.tensor([[[0, 1, 2, 3, 4, 5, 6, 7, 5, 6]]], device=device)
+    MaskProbe.take()
+    inputs = ModelInputs(ids, positions, torch.arange(10, device=device), layout=layout)
+    ours = Scored(model, packed=True)(inputs)
+    layers = model.config.get_text_config().num_hidden_layers
+    if layout.layers != set(range(layers)):
+        return f"{layers - len(layout.layers)} of its {layers} layers are not plain attention"
+    if any(_looks_ahead(mask) for mask in MaskProbe.take()):
+        return "some of its tokens attend to later ones"
+    theirs = model(input_ids=ids, position_ids=positions[0], use_cache=False, layout=layout).logits[0]
+    gap = float((ours - theirs.to(ours.dtype).log_softmax(-1)).abs().max())
+    if not gap <= HEAD_TOLERANCE[model.dtype]:
+        return f"its head is not a plain linear one (log-probs differ by {gap:.2g})"
+    return None
+
+
+def _looks_ahead(mask_function: Any) -> bool:
+    """Whether a mask function of transformers lets one of ten queries see a later key."""
+    zero = torch.tensor(0)
+    return any(
+        bool(mask_function(zero, zero, torch.tensor(query), torch.tensor(key)))
+        for query in range(10)
+        for key in range(query + 1, 10)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def local_folder(path: str) -> Path | None:
+    """The folder of a model that lies on this machine, or None for a hub name."""
+    folder = Path(path).expanduser()
+    return folder if folder.is_dir() else None

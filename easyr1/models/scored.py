@@ -1,0 +1,73 @@
+"""The one root module of an engine: backbone, choice of positions and chunked head all run inside its forward.
+
+A sharded model may only be entered through its root, so nothing outside calls a submodule. Knows neither data nor padding.
+Shape legend: L packed tokens, B padded rows, R rows of position ids, N chosen tokens, H hidden, V vocabulary.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from easyr1.models.attention import Layout
+from easyr1.models.log_probs import normalised, token_log_probs
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """One micro-batch: a packed row with a `layout`, or padded rows with an `attention_mask`."""
+
+    ids: torch.Tensor  # (1, L) packed or (B, L) padded
+    positions: torch.Tensor  # (R, 1, L) or (R, B, L)
+    chosen: torch.Tensor  # (N,) flat index of the tokens whose hidden state predicts a wanted token
+    media: Mapping[str, torch.Tensor] = field(default_factory=dict)  # processed pictures, in the order of their tokens
+    layout: Layout | None = None
+    attention_mask: torch.Tensor | None = None  # (B, L), 1 for real tokens
+
+
+class Scored(nn.Module):
+    """A Hugging Face model as a function from a micro-batch to log-probs.
+
+    `packed` tells whether it takes packed rows (our attention) or padded ones; `banned` are the ids that can never be
+    sampled; `compute_dtype` is the type of matrix products (None: that of the weights).
+    """
+
+    def __init__(
+        self, model: nn.Module, packed: bool, banned: Iterable[int] = (), compute_dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.packed = packed
+        self.compute_dtype = compute_dtype
+        self.register_buffer("banned", torch.tensor(sorted(banned), dtype=torch.long), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.banned.device
+
+    def forward(
+        self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor] | torch.Tensor:
+        """With `targets` (N,): their log-probs (N,) and the entropies (N,). Without: all log-probs (N, V), for the sampler."""
+        with self._precision():
+            hidden = self._hidden(inputs)
+            head = self.model.get_output_embeddings()
+            if targets is None:
+                return normalised(head(hidden), self.banned, temperature)
+            return token_log_probs(hidden, head, targets, self.banned, temperature)
+
+    def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
+        """(N, H) hidden states at the chosen tokens."""
+        positions = inputs.positions[0] if inputs.positions.shape[0] == 1 else inputs.positions
+        keywords = {"layout": inputs.layout} if inputs.layout is not None else {"attention_mask": inputs.attention_mask}
+        output = self.model.base_model(
+            input_ids=inputs.ids, position_ids=positions, use_cache=False, **inputs.media, **keywords
+        )
+        return output.last_hidden_state.flatten(0, 1)[inputs.chosen]
+
+    def _precision(self) -> torch.autocast | nullcontext[None]:
+        if self.compute_dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)

@@ -1,0 +1,236 @@
+"""Where a run's numbers, answers and events go. Knows metric names and files, nothing of how numbers came about.
+
+A new logger is a class that meets `Logger` and a line in `LOGGERS`; a library of its own is imported inside it.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.text import Text
+
+from easyr1.errors import ConfigError
+from easyr1.tracking.jsonl import JsonLines, move_rows_aside, replace_text, timestamp
+from easyr1.tracking.wording import shorten
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
+GENERATIONS_FILE = "generations.jsonl"
+EVENTS_FILE = "events.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a logger may know of the run that it follows."""
+
+    folder: Path
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    config: Mapping[str, Any] = field(default_factory=dict)  # as config.json holds it
+    total_steps: int | None = None
+    resume_step: int | None = None  # the step of the checkpoint that the run goes on from
+
+
+class Logger(Protocol):
+    """One place that a run is logged to."""
+
+    def __init__(self, run: Run) -> None: ...
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None: ...
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Tracker:
+    """Hands everything to each of the named loggers. A logger that fails is warned of once and never stops a run.
+
+    A logger that cannot even start does stop it: that shows in the first second, when it costs nothing.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        run_folder: Path,
+        console: Console,
+        config: Mapping[str, Any],
+        *,
+        total_steps: int | None = None,
+        resume_step: int | None = None,
+    ) -> None:
+        """`config` is what config.json shall hold. Raises ConfigError for a name that is not in LOGGERS."""
+        run = Run(Path(run_folder), console, config, total_steps, resume_step)
+        self._loggers: dict[str, Logger] = {name: _logger_class(name)(run) for name in dict.fromkeys(names)}
+        self._warned: set[str] = set()
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log named numbers of one step; a step may be logged in several parts."""
+        self._tell_all("log", metrics, step)
+
+    def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Log answers: prompt, response, ground_truth, scores, and whatever else a row holds.
+
+        The report also reads `row` (which data row it is) and `images` (PNG files as base64 text).
+        """
+        self._tell_all("log_samples", rows, step)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Log something that happened once. A `message` is for people and also goes to the console."""
+        self._tell_all("event", kind, fields)
+
+    def finish(self) -> None:
+        """Close every logger; what is logged afterwards is dropped."""
+        self._tell_all("finish")
+        self._loggers = {}
+
+    def _tell_all(self, method: str, *args: Any) -> None:
+        for name, logger in self._loggers.items():
+            self._tell(name, logger, method, *args)
+
+    def _tell(self, name: str, logger: Logger, method: str, *args: Any) -> None:
+        try:
+            getattr(logger, method)(*args)
+        except Exception as error:
+            if name not in self._warned:
+                log.warning("the logger %r failed (%r); training goes on, its next failures stay silent", name, error)
+            self._warned.add(name)
+
+
+def _logger_class(name: str) -> type[Logger]:
+    if name not in LOGGERS:
+        raise ConfigError("trainer.logger", f"no logger is named {name!r}; choose from {', '.join(LOGGERS)}")
+    return LOGGERS[name]
+
+
+class FileLogger:
+    """Rows in the run folder: metrics.jsonl, generations.jsonl, events.jsonl; the configuration in config.json.
+
+    Files only grow. When a run resumes at a step, rows of later steps that are about to be made anew move to
+    *-superseded.jsonl; events stay where they are, for they did happen.
+    """
+
+    def __init__(self, run: Run) -> None:
+        moved = 0
+        if run.resume_step is not None:
+            moved += move_rows_aside(run.folder / METRICS_FILE, run.resume_step)
+            moved += move_rows_aside(run.folder / GENERATIONS_FILE, run.resume_step)
+        self._metrics = JsonLines(run.folder / METRICS_FILE)
+        self._generations = JsonLines(run.folder / GENERATIONS_FILE)
+        self._events = JsonLines(run.folder / EVENTS_FILE)
+        if run.config:
+            replace_text(run.folder / CONFIG_FILE, json.dumps(run.config, indent=2, default=str) + "\n")
+        if moved:
+            self.event("rows_moved_aside", {"step": run.resume_step, "rows": moved})
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._metrics.append({"step": step, "time": timestamp(), **metrics})
+
+    def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        for row in rows:
+            self._generations.append({"step": step, **row})
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self._events.append({"time": timestamp(), "kind": kind, **fields})
+
+    def finish(self) -> None:
+        for file in (self._metrics, self._generations, self._events):
+            file.close()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a console line: the first of `names` that was logged."""
+
+    label: str
+    names: tuple[str, ...]
+    form: str = "{:.3f}"
+    unit: str = ""
+
+    def text(self, metrics: Mapping[str, float]) -> str | None:
+        """Label, number, unit; None if none of the names was logged."""
+        value = next((metrics[name] for name in self.names if name in metrics), None)
+        if value is None:
+            return None
+        return f"{self.label} {self.form.format(value)}{self.unit}".strip()
+
+
+STEP_COLUMNS = (
+    Column("reward", ("reward/overall", "critic/score/mean")),
+    Column("accuracy", ("reward/accuracy",)),
+    Column("format", ("reward/format",)),
+    Column("length", ("response_length/mean",), "{:.1f}"),
+    Column("kl", ("actor/kl_loss", "actor/kl_penalty"), "{:.2g}"),
+    Column("clip", ("actor/pg_clipfrac_higher",)),
+    Column("grad", ("actor/grad_norm",), "{:.2f}"),
+    Column("", ("perf/time_per_step", "timing_s/step"), "{:.1f}", " s"),
+    Column("", ("perf/throughput",), "{:,.0f}", " tokens/s"),
+)
+VALIDATION_COLUMNS = (
+    Column("reward", ("val/reward_score", "val/overall_reward")),
+    Column("accuracy", ("val/accuracy_reward",)),
+    Column("format", ("val/format_reward",)),
+    Column("length", ("val_response_length/mean",), "{:.1f}"),
+    Column("", ("timing_s/validation",), "{:.1f}", " s"),
+)
+
+
+class ConsoleLogger:
+    """One line a step and one a validation; of the first validation also two answers, to see what is scored how."""
+
+    NUM_SAMPLES = 2
+    MAX_CHARACTERS = 240
+
+    def __init__(self, run: Run) -> None:
+        self._console = run.console
+        self._total_steps = run.total_steps
+        self._showed_samples = False
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        place = f"step {step}" if self._total_steps is None else f"step {step}/{self._total_steps}"
+        training = {
+            name: value for name, value in metrics.items() if name.startswith(("reward/", "actor/", "critic/"))
+        }
+        if training:
+            self._line(place, STEP_COLUMNS, metrics)
+        if any(name.startswith("val/") for name in metrics):
+            self._line(f"{place} validation", VALIDATION_COLUMNS, metrics)
+
+    def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        if self._showed_samples:
+            return
+        for row in rows[: self.NUM_SAMPLES]:
+            self._showed_samples = True
+            for name in ("prompt", "response", "ground_truth", "scores"):
+                if name in row:
+                    self._print(Text(f"  {name:>12}  ", style="dim"), self._short(row[name]))
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if "message" in fields:
+            self._print(Text(f"{kind}  ", style="bold yellow" if kind == "warning" else "bold"), fields["message"])
+
+    def finish(self) -> None:
+        pass
+
+    def _line(self, place: str, columns: Sequence[Column], metrics: Mapping[str, float]) -> None:
+        parts = [part for part in (column.text(metrics) for column in columns) if part]
+        self._print(Text(f"{place}  ", style="bold"), "  ".join(parts))
+
+    def _print(self, start: Text, rest: object) -> None:
+        # Text, not markup: an answer may well contain [brackets].
+        self._console.print(start + Text(str(rest)), soft_wrap=True, highlight=False)
+
+    def _short(self, value: object) -> str:
+        if isinstance(value, Mapping):
+            value = "  ".join(f"{key} {number}" for key, number in value.items())
+        return " ".join(shorten(str(value), self.MAX_CHARACTERS).split())
+
+
+LOGGERS: dict[str, type[Logger]] = {"console": ConsoleLogger, "file": FileLogger}

@@ -1,0 +1,232 @@
+"""The report: what it says of whole, partial and hostile run folders."""
+
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from easyr1.config.load import dump
+from easyr1.config.schema import Config, set_leaves
+from easyr1.tracking.report import sentence, write_report
+
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """Text and tags of a page; fails on tags that do not match."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+        self.open_tags, self.tags, self.texts = [], [], []
+        self.feed(source)
+        assert self.open_tags == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open_tags.pop() == tag
+
+    def handle_data(self, data):
+        if self.open_tags[-1:] != ["style"]:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return "\n".join(self.texts)
+
+    def having(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def report(folder):
+    path = write_report(folder)
+    return Page(path.read_text(encoding="utf-8")), json.loads((folder / "report.json").read_text(encoding="utf-8"))
+
+
+def put(folder, name, *rows):
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def png(width=8, height=8):
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run of two steps with a validation before and after."""
+    put(
+        tmp_path,
+        "metrics.jsonl",
+        {"step": 0, "val/accuracy_reward": 0.34, "val/format_reward": 0.9, "timing_s/validation": 2.0},
+        {"step": 1, "reward/overall": 0.5, "reward/tone": 0.1, "timing_s/gen": 3.0, "timing_s/step": 4.0},
+        {"step": 2, "reward/overall": 0.7, "reward/tone": 0.2, "timing_s/gen": 3.0, "timing_s/step": 4.0},
+        {"step": 2, "val/accuracy_reward": 0.86, "val/format_reward": 0.9, "timing_s/validation": 2.0},
+    )
+    rows = [
+        {"step": step, "row": row, "prompt": f"Question {row}", "response": f"At {step}", "ground_truth": "4"}
+        for step in (2, 0, 1)
+        for row in (1, 2)
+    ]
+    put(tmp_path, "generations.jsonl", *rows)
+    put(tmp_path, "events.jsonl", {"kind": "checkpoint", "step": 2}, {"kind": "warning", "message": "tone is flat"})
+    config = set_leaves(Config(), {"data.seed": 77, "trainer.experiment_name": "digits"})
+    (tmp_path / "config.json").write_text(dump(config, frozenset({"data.seed"})))
+    return tmp_path
+
+
+def test_the_outcome_stands_in_a_sentence(run):
+    page, facts = report(run)
+    expected = "In 2 steps (12 s) validation accuracy rose from 0.34 to 0.86; format stayed at 0.90."
+    assert facts["sentence"] == expected
+    assert expected in page.texts
+    assert facts["validation"]["accuracy"] == {"first": 0.34, "last": 0.86}
+
+
+def test_curves_are_drawn_and_in_the_json(run):
+    page, facts = report(run)
+    assert facts["curves"]["reward/overall"] == [[1, 0.5], [2, 0.7]]
+    drawn = [attrs["aria-label"] for attrs in page.having("svg")]
+    assert drawn == ["accuracy, format", "overall, tone"]
+    assert "accuracy, step 2: 0.86" in page.texts
+
+
+def test_time_by_phase_adds_up(run):
+    _, facts = report(run)
+    times = facts["time_by_phase"]
+    assert {name: part["seconds"] for name, part in times.items()} == {"gen": 6.0, "validation": 4.0, "other": 2.0}
+    assert sum(part["share"] for part in times.values()) == pytest.approx(1)
+    assert next(iter(times)) == "gen"
+
+
+def test_settings_that_differ_from_the_default_are_listed(run):
+    page, facts = report(run)
+    assert facts["settings"]["data.seed"] == {"value": 77, "default": Config().data.seed}
+    assert set(facts["settings"]) == {"data.seed", "trainer.experiment_name"}
+    assert "data.seed" in page.texts
+    assert any("digits" in text for text in page.texts[:2])
+
+
+def test_a_default_configuration_has_no_differences(tmp_path):
+    (tmp_path / "config.json").write_text(dump(Config(), frozenset()))
+    assert report(tmp_path)[1]["settings"] == {}
+
+
+def test_answers_to_one_row_stand_together_in_order_of_steps(run):
+    page, facts = report(run)
+    assert facts["questions"] == 2
+    assert page.text.count("Question 1") == 1
+    steps = re.findall(r"Step \d", page.text)
+    assert steps == ["Step 0", "Step 2", "Step 1"] * 2  # first and last in view, the one between folded
+
+
+def test_warnings_of_the_run_and_numbers_that_were_none(run):
+    with (run / "metrics.jsonl").open("a") as file:
+        for step in (3, 4):
+            file.write(json.dumps({"step": step, "actor/grad_norm": None, "not_finite": {"actor/grad_norm": "nan"}}))
+            file.write("\n")
+    page, facts = report(run)
+    assert facts["warnings"] == [
+        "tone is flat",
+        "actor/grad_norm was not a finite number at step 3 and 1 other step",
+    ]
+    assert "tone is flat" in page.texts
+
+
+def test_nothing_that_a_model_or_user_writes_becomes_markup(tmp_path):
+    evil = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+    put(tmp_path, "metrics.jsonl", {"step": 1, f"reward/{evil}": 1.0, f"timing_s/{evil}": 1.0, "timing_s/step": 2.0})
+    sample = {"prompt": evil, "response": evil, "ground_truth": evil, "scores": {evil: 1, "b": evil}, "images": [evil]}
+    put(tmp_path, "generations.jsonl", {"step": 1, **sample})
+    put(tmp_path, "events.jsonl", {"kind": evil, "time": evil, evil: evil}, {"kind": "warning", "message": evil})
+    (tmp_path / "config.json").write_text(json.dumps({"config": {evil: evil, "trainer": {"experiment_name": evil}}}))
+    page, _ = report(tmp_path)
+    assert page.having("script") == page.having("img") == []
+    names = {name for _, attrs in page.tags for name in attrs}
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]*", name) and not name.startswith("on") for name in names)
+    assert page.text.count("alert(1)") >= 10
+
+
+def test_the_page_fetches_nothing_and_holds_its_pictures(tmp_path):
+    put(tmp_path, "generations.jsonl", {"step": 1, "prompt": "p", "response": "r", "images": [png(), png(200, 100)]})
+    page, _ = report(tmp_path)
+    small, large = page.having("img")
+    assert small["src"].startswith("data:image/png;base64,")
+    assert (small.get("class"), large.get("class")) == ("small", None)
+    assert large["alt"] == "200 x 100 pixels"
+    assert page.having("link") == page.having("script") == []
+    assert "http" not in page.source.replace(png(), "")
+    assert "@import" not in page.source
+    assert "prefers-color-scheme: dark" in page.source
+
+
+def test_an_empty_folder_makes_a_page(tmp_path):
+    page, facts = report(tmp_path)
+    assert facts["sentence"] == "No step has been logged yet."
+    assert facts["sentence"] in page.texts
+
+
+def test_a_run_killed_in_the_middle_of_a_row_makes_a_page(run):
+    for name in ("metrics.jsonl", "generations.jsonl", "events.jsonl"):
+        with (run / name).open("a") as file:
+            file.write('{"step": 3, "reward/ov')
+    (run / "config.json").write_text('{"config": {"da')
+    page, facts = report(run)
+    assert facts["steps"] == 2
+    assert facts["settings"] == {}
+    assert page.having("svg")
+
+
+def test_rows_of_odd_shape_are_no_reason_to_fail(tmp_path):
+    put(tmp_path, "metrics.jsonl", {"reward/overall": 1.0}, {"step": 1, "note": "text", "lr": [1]}, [1])
+    put(tmp_path, "generations.jsonl", {}, {"step": 2, "response": None, "scores": 0.5, "images": "no", "row": None})
+    (tmp_path / "config.json").write_text("[]")
+    page, facts = report(tmp_path)
+    assert facts["curves"] == {}
+    assert "score 0.5" in page.texts
+
+
+def test_a_later_row_of_a_step_replaces_the_earlier_one(tmp_path):
+    put(tmp_path, "metrics.jsonl", {"step": 1, "a": 1.0}, {"step": 2, "a": 2.0}, {"step": 1, "a": 3.0})
+    assert report(tmp_path)[1]["curves"] == {"a": [[1, 3.0], [2, 2.0]]}
+
+
+def test_a_second_report_replaces_the_first_and_leaves_no_other_file(run):
+    before = {path.name for path in run.iterdir()}
+    write_report(run)
+    write_report(run)
+    assert {path.name for path in run.iterdir()} - before == {"report.html", "report.json"}
+
+
+def test_long_answers_are_cut_in_the_middle_and_image_tokens_counted(tmp_path):
+    prompt = "<|vision_start|>" + "<|image_pad|>" * 1024 + "<|vision_end|>Which digit?"
+    put(tmp_path, "generations.jsonl", {"step": 0, "prompt": prompt, "response": "start " + "so " * 9000 + "end"})
+    page, _ = report(tmp_path)
+    assert "<|vision_start|><|image_pad|>×1024<|vision_end|>Which digit?" in page.texts
+    (answer,) = [text for text in page.texts if text.startswith("start so")]
+    assert answer.endswith("so end")
+    assert "characters left out" in answer
+    assert len(answer) < 2600
+
+
+def test_the_sentence_for_runs_without_validation_or_steps():
+    words = sentence(1, 90, {}, (0.4, 0.2))
+    assert words == "In 1 step (1 min 30 s) the training reward fell from 0.40 to 0.20, and nothing was validated."
+    assert sentence(0, 3, {"accuracy": (0.3, 0.3)}, None) == "Before training validation accuracy stayed at 0.30."
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        write_report(tmp_path / "nowhere")

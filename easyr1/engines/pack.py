@@ -1,7 +1,8 @@
 """Groups -> model inputs under a budget, and results back. The only code that knows padding.
 
-A packed row holds whole pieces `[prompt][answer]...[answer]`; the padded form, for models whose layers are not plain causal
-attention, holds one prompt + answer a row. Shape legend: L packed tokens, B padded rows, R position rows, N answer tokens.
+A packed row holds whole pieces `[prompt][answer]...[answer]`; the padded form, for models whose layers are not plain
+causal attention, holds one prompt + answer a row. Shape legend: L packed tokens, B padded rows, R position rows, N
+answer tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +112,9 @@ class Packer:
         targets = torch.where(allowed, ids, self.stand_in)
         lengths = tuple(len(answer) for answer in answers)
         lay = self._packed if self.packed else self._padded
-        inputs = lay([(groups[piece.group].prompt, len(piece.samples)) for piece in pieces], list(targets.split(lengths)))
+        inputs = lay(
+            [(groups[piece.group].prompt, len(piece.samples)) for piece in pieces], list(targets.split(lengths))
+        )
         return MicroBatch(to_device(inputs, device), targets.to(device), allowed.to(device), places, lengths)
 
     def prompts(self, prompts: Sequence[Prompt]) -> tuple[ModelInputs, list[torch.Tensor]]:

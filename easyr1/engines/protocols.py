@@ -47,8 +47,8 @@ class TrainEngine(Protocol):
         """For each group, for each sample, the (T,) log-probs of its tokens."""
         ...
 
-    def update(self, groups: Sequence[Group]) -> Sums:
-        """One optimizer step on one mini-batch."""
+    def update(self, groups: Sequence[Group], lr: float) -> Sums:
+        """One optimizer step on one mini-batch with learning rate `lr`."""
         ...
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Sampling for models that need the padded layout: Hugging Face's `generate`, steered token by token by our own draw."""
+"""Sampling for models that need the padded layout: Hugging Face's `generate`, each token drawn by us."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ class _Draw(LogitsProcessor):
     def __init__(self, scored: Scored, answers: Sequence[Any], sampling: Sampling, stops: frozenset[int]) -> None:
         self.scored, self.answers, self.sampling, self.stops = scored, answers, sampling, stops
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.Tensor:  # type: ignore[override]
         log_probs = normalised(scores, self.scored.banned, self.sampling.temperature or 1.0)
         uniforms = [0.0 if answer.finish_reason else answer.uniforms.next() for answer in self.answers]
         ids = draw(log_probs, torch.tensor(uniforms, dtype=torch.float64, device=scores.device), self.sampling)
@@ -59,7 +59,9 @@ def generate_padded(
     """Fill the answers of one prompt, all together in one batch without padding."""
     device = scored.device
     ids = torch.from_numpy(prompt.ids)[None].expand(len(answers), -1).to(device)
-    media = {name: torch.cat([tensor] * len(answers)).to(device) for name, tensor in packer.prompt_media(prompt).items()}
+    media = {
+        name: torch.cat([tensor] * len(answers)).to(device) for name, tensor in packer.prompt_media(prompt).items()
+    }
     if media:
         media["mm_token_type_ids"] = packer.positions.token_types(ids)
     config = GenerationConfig(
@@ -68,7 +70,7 @@ def generate_padded(
         eos_token_id=sorted(stops) or None,
         pad_token_id=packer.stand_in,
     )
-    scored.model.generate(
+    scored.model.generate(  # type: ignore[operator]
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         generation_config=config,

@@ -1,8 +1,8 @@
 """In-process sampling with the trained module itself: continuous batching over a cache that keeps each prompt once.
 
-A prompt and its pictures are computed once for all its answers. Answers that end leave at once and waiting ones take their
-place; each draws from its own random numbers, so neither changes what another says. Models with the padded layout go through
-Hugging Face's `generate` instead, one prompt at a time. Does not know rewards, text or optimizers.
+A prompt and its pictures are computed once for all its answers. Answers that end leave at once and waiting ones take
+their place; each draws from its own random numbers, so neither changes what another says. Models with the padded
+layout go through Hugging Face's `generate` instead, one prompt at a time. Does not know rewards, text or optimizers.
 """
 
 from collections import deque
@@ -68,7 +68,7 @@ class TorchRollout:
         self.version = 0
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy full tensors in by name; an engine that shares the trainer's module is given none and takes the version."""
+        """Copy full tensors in by name. An engine that shares the trainer's module is given none, only the version."""
         own = self.scored.model.state_dict()
         for name, tensor in weights:
             own[name].copy_(tensor)
@@ -88,7 +88,10 @@ class TorchRollout:
                 answers = self._one_by_one(prompts, sampling, progress)
         finally:
             self.scored.train(was_training)
-        return [[self._completion(prompt, answer) for answer in group] for prompt, group in zip(prompts, answers, strict=True)]
+        return [
+            [self._completion(prompt, answer) for answer in group]
+            for prompt, group in zip(prompts, answers, strict=True)
+        ]
 
     def _completion(self, prompt: Prompt, answer: _Answer) -> Completion:
         return Completion(
@@ -207,7 +210,7 @@ class _Run:
         self._take(log_probs, 0)
 
     def _log_probs(self, inputs: ModelInputs) -> torch.Tensor:
-        """(N, V) log-probs of the next token, over the ids that may be drawn, at the sampling temperature (greedy: 1)."""
+        """(N, V) log-probs of the next token over the ids that may be drawn; greedy sampling has temperature 1."""
         found = self.engine.scored(inputs, temperature=self.sampling.temperature or 1.0)
         assert isinstance(found, torch.Tensor)
         return found

@@ -34,8 +34,8 @@ class Uniforms:
 def draw(log_probs: torch.Tensor, uniforms: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """log_probs (B, V), -inf where banned; uniforms (B,) in [0, 1) -> ids (B,).
 
-    Greedy where the temperature is 0. Ties at the top-k border are all kept; top-p keeps the smallest set of most likely
-    tokens whose probability reaches `top_p`. A token of probability 0 is never drawn.
+    Greedy where the temperature is 0. Ties at the top-k border are all kept; top-p keeps the smallest set of most
+    likely tokens whose probability reaches `top_p`. A token of probability 0 is never drawn.
     """
     if sampling.temperature == 0:
         return log_probs.argmax(-1)
@@ -55,7 +55,7 @@ def draw(log_probs: torch.Tensor, uniforms: torch.Tensor, sampling: Sampling) ->
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Zero outside the smallest set of most likely tokens that holds `top_p` of the mass."""
-    ordered, order = probs.sort(-1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.where(before < top_p * ordered.sum(-1, keepdim=True), ordered, 0.0)
     return torch.zeros_like(probs).scatter(-1, order, kept)

@@ -1,10 +1,10 @@
 """How tokens see each other: the one attention function of the text model, given an explicit layout.
 
-transformers hands every attention layer to a registered function and passes extra keyword arguments down to it, so packing
-and shared prefixes need no change to any model. A group lies in the row as `[prompt][answer 1]...[answer n]`; prompt tokens
-attend causally to the prompt, answer tokens to the prompt and, causally, to their own answer. Outputs and gradients equal
-those of n separate sequences (the idea is Prefix Grouper, arXiv:2506.05433). Positions are not known here: rotary embedding
-has been applied before; a sliding window counts tokens from the start of the prompt.
+transformers hands every attention layer to a registered function and passes extra keyword arguments down to it, so
+packing and shared prefixes need no change to any model. A group lies in the row as `[prompt][answer 1]...[answer n]`;
+prompt tokens attend causally to the prompt, answer tokens to the prompt and, causally, to their own answer. Outputs
+and gradients equal those of n separate sequences (the idea is Prefix Grouper, arXiv:2506.05433). Positions are not
+known here: rotary embedding has been applied before; a sliding window counts tokens from the start of the prompt.
 
 The vision tower has its own function, which takes all windows of all pictures in one call.
 
@@ -14,6 +14,7 @@ Shape legend: L packed tokens, H query heads, K key/value heads, D head width.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +28,15 @@ VISION_ATTENTION = "easyr1_flash_vision"  # towers hand over their windows only 
 
 # Keywords that models pass along and that do not change who sees whom; any other with a value is refused.
 HARMLESS = frozenset(
-    {"position_ids", "use_cache", "cache_position", "is_causal", "output_attentions", "output_hidden_states", "return_dict"}
+    {
+        "position_ids",
+        "use_cache",
+        "cache_position",
+        "is_causal",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+    }
 )
 
 
@@ -73,7 +82,7 @@ class Packed:
 
     @cached_property
     def segments(self) -> tuple[tuple[int, int, int, int], ...]:
-        """(query start, query length, prompt start, prompt length) of each run of queries; prompts have prompt length 0."""
+        """(query start, query length, prompt start, prompt length) of each run of queries; 0 for the prompts' own."""
         found = []
         for span in self.spans:
             found.append((span.start, span.prompt, span.start, 0))
@@ -89,7 +98,8 @@ class Packed:
         return max(length + prompt for _, length, _, prompt in self.segments)
 
     def varlen(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
-        """For variable-length kernels: which key each segment takes (gather index), cumulative query and key lengths, and the longest of both.
+        """For variable-length kernels: the keys of each segment as an index, cumulative query and key lengths,
+        and the longest of both.
 
         The gather repeats a prompt's keys for each of its answers, so every segment is causal aligned to its end.
         """
@@ -166,7 +176,12 @@ class Packed:
             mask = distance >= 0 if window is None else (distance >= 0) & (distance < window)
             parts.append(
                 F.scaled_dot_product_attention(
-                    query[:, :, own], keys, values, attn_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+                    query[:, :, own],
+                    keys,
+                    values,
+                    attn_mask=mask,
+                    scale=scale,
+                    enable_gqa=query.shape[1] != key.shape[1],
                 )
             )
         return torch.cat(parts, 2).transpose(1, 2)
@@ -187,13 +202,17 @@ def text_attention(
     """The function that transformers calls in every decoder layer; raises on whatever it does not know."""
     unknown = sorted(name for name, value in keywords.items() if value is not None and name not in HARMLESS)
     if unknown:
-        raise UnsupportedAttention(f"{type(module).__name__} passes {', '.join(unknown)}, which our attention does not do")
+        raise UnsupportedAttention(
+            f"{type(module).__name__} passes {', '.join(unknown)}, which our attention does not do"
+        )
     if layout is None:
         raise UnsupportedAttention(f"{type(module).__name__} did not pass our layout on")
     if attention_mask is not None:
         raise UnsupportedAttention(f"{type(module).__name__} passes a mask of its own")
     if dropout:
         raise UnsupportedAttention(f"{type(module).__name__} drops attention weights ({dropout}) in training")
+    # Under autocast the rotation leaves queries and keys in float32; values come straight from their projection.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -218,13 +237,14 @@ def vision_attention(
     """
     if cu_seq_lens_q is None or attention_mask is not None:
         raise UnsupportedAttention(f"{type(module).__name__} does not hand over its windows")
+    query, key = query.to(value.dtype), key.to(value.dtype)
     if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
         from torch.nn.attention.varlen import varlen_attn
 
         ends = cu_seq_lens_q.to(torch.int32)
         longest = int(max_length_q) if max_length_q is not None else int((ends[1:] - ends[:-1]).max())
-        rows = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
-        out = varlen_attn(*rows, ends, ends, longest, longest, scale=scaling)
+        query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+        out = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling)
         assert isinstance(out, torch.Tensor)
         return out[None], None
     return _windows_by_length(query, key, value, cu_seq_lens_q, scaling).transpose(1, 2).contiguous(), None
@@ -234,20 +254,19 @@ def _windows_by_length(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
     starts_of: dict[int, list[int]] = {}
-    edges = ends.tolist()
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(ends.tolist()):
         starts_of.setdefault(end - start, []).append(start)
-    if len(starts_of) == 1:  # all windows alike: a view does
-        ((length, starts),) = starts_of.items()
-        rows = [_as_windows(tensor[0], len(starts), length) for tensor in (query, key, value)]
-        out = F.scaled_dot_product_attention(*rows, scale=scale)
-        return out.transpose(0, 1).reshape(query.shape)
     result = torch.empty_like(query)
     for length, starts in starts_of.items():
-        index = (torch.tensor(starts, device=query.device)[:, None] + torch.arange(length, device=query.device)).flatten()
-        rows = [_as_windows(tensor[0][:, index], len(starts), length) for tensor in (query, key, value)]
-        out = F.scaled_dot_product_attention(*rows, scale=scale).transpose(0, 1).reshape(1, query.shape[1], -1, query.shape[3])
-        result = result.index_copy(2, index, out)
+        index = (torch.tensor(starts)[:, None] + torch.arange(length)).flatten().to(query.device)
+        whole = len(starts_of) == 1  # all windows alike: a view does
+        q, k, v = (
+            _as_windows(tensor[0] if whole else tensor[0][:, index], len(starts), length)
+            for tensor in (query, key, value)
+        )
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(0, 1)
+        out = out.reshape(1, query.shape[1], -1, query.shape[3])
+        result = out if whole else result.index_copy(2, index, out)
     return result
 
 
@@ -257,7 +276,7 @@ def _as_windows(tensor: torch.Tensor, windows: int, length: int) -> torch.Tensor
 
 
 class MaskProbe:
-    """Remembers the mask functions that a model asked for while it is installed; our attention itself needs no mask."""
+    """Remembers the mask functions that models asked for; our attention itself needs no mask."""
 
     seen: list[Any] = []
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from easyr1.errors import ConfigError
@@ -20,7 +26,7 @@ from easyr1.models.scored import ModelInputs, Scored
 
 log = logging.getLogger(__name__)
 
-# Towers whose windows arrive in one call under a name with "flash" in it; equality with the stock loop is tested for each.
+# Towers whose windows arrive in one call under a name with "flash" in it; each is tested against the stock loop.
 WINDOWED_TOWERS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
 VISION_TOKENS = (
     "image_token_id",
@@ -82,8 +88,8 @@ def load_model_config(spec: ModelSpec) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(
             "worker.actor.model.model_path",
-            f"no model configuration could be read from {spec.path!r} ({_first_line(error)}). Give a folder that holds "
-            "config.json, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE)",
+            f"no model configuration could be read from {spec.path!r} ({_first_line(error)}). Give a folder that "
+            "holds config.json, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE)",
         ) from error
     if unused:
         raise ConfigError(
@@ -175,15 +181,17 @@ class _Witness(Packed):
 
     layers: set[int] = field(default_factory=set)
 
-    def attend(self, layer: int, *rest: Any) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
         self.layers.add(layer)
-        return super().attend(layer, *rest)
+        return super().attend(layer, query, key, value, scale, window)
 
 
 @torch.no_grad()
 def _why_not_packed(model: PreTrainedModel) -> str | None:
     """One small forward: does every layer call us, is every mask causal, is the head a plain one? A reason if not."""
-    device = model.get_input_embeddings().weight.device
+    device = model.device
     layout = _Witness((Span(0, 5, (3, 2)),))
     ids = torch.arange(3, 13, device=device)[None] % model.config.get_text_config().vocab_size
     positions = torch.tensor([[[0, 1, 2, 3, 4, 5, 6, 7, 5, 6]]], device=device)

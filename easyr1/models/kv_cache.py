@@ -1,11 +1,12 @@
 """Keys and values of live answers: each prompt's kept once for all its answers, each answer's own beside it.
 
-The sampler's two layouts meet here: a `Packed` prefill stores its prompts into the cache (`store`), a `DecodeStep` lets one new
-token of every live answer attend to its prompt and to its own past. Rows (answers) and slots (prompts) are kept dense: whoever
-leaves is replaced by the last, so a step works on views and copies nothing but the row that moves.
+The sampler's two layouts meet here: a `Packed` prefill stores its prompts into the cache (`store`), a `DecodeStep`
+lets one new token of every live answer attend to its prompt and to its own past. Rows (answers) and slots (prompts)
+are kept dense: whoever leaves is replaced by the last, so a step works on views and copies nothing but the row that
+moves.
 
-Shape legend: B live answers, S live prompts, M most answers of one prompt, H query heads, K key/value heads, P longest prompt,
-C longest answer, D head width.
+Shape legend: B live answers, S live prompts, M most answers of one prompt, H query heads, K key/value heads, P longest
+prompt, C longest answer, D head width.
 """
 
 from collections.abc import Sequence
@@ -95,8 +96,10 @@ class KvCache:
         _drop(self.prompt_length, slot)
         self.row_slot = [slot if old == last else old for old in self.row_slot]
 
-    def append(self, layer: int, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put one token of every row, (1, K, B, D), behind its past -> that layer's (rows, K, C or more, D) buffers."""
+    def append(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Put one token of every row, (1, K, B, D), behind its past -> the layer's (rows, K, C or more, D) buffers."""
         buffers = self._answers.setdefault(layer, (_Buffer(), _Buffer()))
         rows = torch.arange(len(self.row_slot), device=key.device)
         kept = []
@@ -137,7 +140,7 @@ class DecodeStep:
         self._masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = {}
 
     def _place_rows(self, slots: np.ndarray, device: torch.device) -> None:
-        """Where each row sits in the (S, M) table of answers by prompt, so that a prompt's answers share one product."""
+        """Where each row sits in the (S, M) table of answers by prompt: a prompt's answers share one product."""
         num_slots = len(self.cache.prompt_length)
         counts = np.bincount(slots, minlength=num_slots)
         most = int(counts.max())
@@ -178,7 +181,9 @@ class DecodeStep:
             tensor[:num_slots, :, : self.longest_prompt] for tensor in self.cache.prompts(layer)
         )
         by_row = query[0].transpose(0, 1).unflatten(1, (num_kv, repeat)) * scale  # (B, K, repeat, D)
-        by_slot = by_row[self.table].unflatten(0, (num_slots, most)).transpose(1, 2).flatten(2, 3)  # (S, K, M * repeat, D)
+        by_slot = (
+            by_row[self.table].unflatten(0, (num_slots, most)).transpose(1, 2).flatten(2, 3)
+        )  # (S, K, M * repeat, D)
         to_prompt = self._by_row(by_slot @ prompt_keys.transpose(-1, -2), repeat)
         to_own = by_row @ own_keys.transpose(-1, -2)
         scores = torch.cat((to_prompt, to_own), -1) + self._mask(window, query.dtype)

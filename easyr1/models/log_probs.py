@@ -1,7 +1,8 @@
-"""Hidden states -> log-probability and entropy of chosen tokens, in chunks: the (tokens x vocabulary) matrix never exists.
+"""Hidden states -> log-probability and entropy of chosen tokens, in chunks: the (tokens x vocabulary) matrix never
+exists.
 
-The softmax is over the tokens that may be sampled, at the sampler's temperature, so that trainer and sampler normalise alike.
-Shape legend: N chosen tokens, H hidden, V vocabulary.
+The softmax is over the tokens that may be sampled, at the sampler's temperature, so that trainer and sampler normalise
+alike. Shape legend: N chosen tokens, H hidden, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def token_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """hidden (N, H), targets (N,) -> log-probs (N,) float32 with gradient, entropies (N,) float32 without.
 
-    Each chunk's logits are computed again in the backward pass. A banned target has log-prob -inf (and must not be trained on).
+    Each chunk's logits are computed again in the backward pass. A banned target has log-prob -inf: do not train on it.
     """
 
     def chunk(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,7 @@
 """Position ids. Multimodal rotary positions are asked from the model class, never computed here.
 
-Shape legend: P prompt tokens, T answer tokens; R rows of position ids (1 for text models, 3 for m-rope: time, height, width).
+Shape legend: P prompt tokens, T answer tokens; R rows of position ids (1 for text models, 3 for m-rope: time, height,
+width).
 """
 
 import inspect
@@ -40,7 +41,9 @@ class Positions:
         known: dict[str, torch.Tensor] = {**grids, "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
         if "mm_token_type_ids" in self._takes:
             known["mm_token_type_ids"] = self.token_types(ids)[None]
-        positions, _ = self._ask(input_ids=ids[None], **{name: value for name, value in known.items() if name in self._takes})
+        positions, _ = self._ask(
+            input_ids=ids[None], **{name: value for name, value in known.items() if name in self._takes}
+        )
         return positions[:, 0]
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The one root module of an engine: backbone, choice of positions and chunked head all run inside its forward.
 
-A sharded model may only be entered through its root, so nothing outside calls a submodule. Knows neither data nor padding.
-Shape legend: L packed tokens, B padded rows, R rows of position ids, N chosen tokens, H hidden, V vocabulary.
+A sharded model may only be entered through its root, so nothing outside calls a submodule. Knows neither data nor
+padding. Shape legend: L packed tokens, B padded rows, R rows of position ids, N chosen tokens, H hidden, V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from easyr1.models.attention import Layout
 from easyr1.models.log_probs import normalised, token_log_probs
@@ -34,8 +35,15 @@ class Scored(nn.Module):
     sampled; `compute_dtype` is the type of matrix products (None: that of the weights).
     """
 
+    model: PreTrainedModel
+    banned: torch.Tensor
+
     def __init__(
-        self, model: nn.Module, packed: bool, banned: Iterable[int] = (), compute_dtype: torch.dtype | None = None
+        self,
+        model: PreTrainedModel,
+        packed: bool,
+        banned: Iterable[int] = (),
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -50,10 +58,11 @@ class Scored(nn.Module):
     def forward(
         self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor] | torch.Tensor:
-        """With `targets` (N,): their log-probs (N,) and the entropies (N,). Without: all log-probs (N, V), for the sampler."""
+        """With `targets` (N,): their log-probs (N,) and the entropies (N,). Without: all log-probs (N, V)."""
         with self._precision():
             hidden = self._hidden(inputs)
             head = self.model.get_output_embeddings()
+            assert head is not None
             if targets is None:
                 return normalised(head(hidden), self.banned, temperature)
             return token_log_probs(hidden, head, targets, self.banned, temperature)
@@ -61,7 +70,9 @@ class Scored(nn.Module):
     def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
         """(N, H) hidden states at the chosen tokens."""
         positions = inputs.positions[0] if inputs.positions.shape[0] == 1 else inputs.positions
-        keywords = {"layout": inputs.layout} if inputs.layout is not None else {"attention_mask": inputs.attention_mask}
+        keywords = (
+            {"layout": inputs.layout} if inputs.layout is not None else {"attention_mask": inputs.attention_mask}
+        )
         output = self.model.base_model(
             input_ids=inputs.ids, position_ids=positions, use_cache=False, **inputs.media, **keywords
         )

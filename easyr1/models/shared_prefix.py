@@ -1,8 +1,9 @@
 """Shared-prefix attention on a CPU: the prompt part and the own part of each answer, merged by their log-sum-exp.
 
-Keys and values of a prompt are neither repeated nor joined to those of its answers. The two parts are exact halves of one
-softmax: with log-sum-exps a and b, the whole is exp(a - c) * part_a + exp(b - c) * part_b where c = logaddexp(a, b), and the
-flash backward of each part, given the merged output and c, yields that part's exact gradient (Dao et al., arXiv:2205.14135).
+Keys and values of a prompt are neither repeated nor joined to those of its answers. The two parts are exact halves of
+one softmax: with log-sum-exps a and b, the whole is exp(a - c) * part_a + exp(b - c) * part_b where c = logaddexp(a,
+b), and the flash backward of each part, given the merged output and c, yields that part's exact gradient (Dao et al.,
+arXiv:2205.14135).
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,9 @@ class SharedPrefixCpu(torch.autograd.Function):
                 out[:, :, own], lse[:, :, own] = _part(query, keys, values, own, own, True, scale)
             own_lse = lse[:, :, answers]
             whole = torch.logaddexp(own_lse, seen_lse)
-            merged = out[:, :, answers] * (own_lse - whole).exp()[..., None] + seen * (seen_lse - whole).exp()[..., None]
+            merged = (
+                out[:, :, answers] * (own_lse - whole).exp()[..., None] + seen * (seen_lse - whole).exp()[..., None]
+            )
             out[:, :, answers] = merged.to(out.dtype)
             lse[:, :, answers] = whole
         ctx.save_for_backward(query, key, value, out, lse)
@@ -94,7 +97,13 @@ class SharedPrefixCpu(torch.autograd.Function):
 
 
 def _part(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, queries: slice, seen: slice, causal: bool, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    queries: slice,
+    seen: slice,
+    causal: bool,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of some queries to some keys, and its log-sum-exp (1, H, queries)."""
     return _forward(query[:, :, queries], keys[:, :, seen], values[:, :, seen], 0.0, causal, scale=scale)

@@ -1,0 +1,107 @@
+"""Which layout a model gets, what is frozen, and what the loader refuses."""
+
+import pytest
+import scenes
+import tiny
+import torch
+import transformers
+
+from easyr1.errors import ConfigError
+from easyr1.models import build
+from easyr1.models.build import ModelSpec
+
+SIZES = tiny.text_numbers()
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_plain_causal_models_are_packed(kind):
+    assert build.wrap(tiny.build(kind)).packed
+
+
+def odd_models():
+    window = {"sliding_window": 16}
+    yield "softcap", transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SIZES, **window)), "softcap"
+    scaled = transformers.GraniteConfig(**{k: v for k, v in SIZES.items() if k != "head_dim"}, logits_scaling=8.0)
+    yield "scaled head", transformers.GraniteForCausalLM(scaled), "head"
+    layers = {"layer_types": ["conv", "full_attention"]}
+    short = {k: v for k, v in SIZES.items() if k != "head_dim"}
+    yield "convolution", transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**short, **layers)), "layers"
+
+
+@pytest.mark.parametrize(
+    "name, model, words", list(odd_models()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_models_where_ours_would_be_wrong_get_the_padded_layout_and_say_why(name, model, words, caplog):
+    scored = build.wrap(model)
+    assert not scored.packed
+    assert words in caplog.text and "padded" in caplog.text
+    ids = torch.arange(3, 11)[None]  # still a working model, with its own attention
+    assert torch.isfinite(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits).all()
+
+
+def test_a_model_that_looks_ahead_is_found(monkeypatch):
+    from transformers import masking_utils
+
+    model = tiny.build("llama")
+    monkeypatch.setattr(masking_utils, "causal_mask_function", lambda batch, head, query, key: key <= query + 1)
+    assert "later" in (build.use_packed_attention(model) or "")
+
+
+def test_the_vision_tower_freezes_as_a_whole(tmp_path):
+    folder = tiny.save("qwen2_5_vl", tmp_path)
+    scored = build.build(ModelSpec(str(folder), freeze_vision_tower=True))
+    frozen = {name for name, parameter in scored.model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in scored.model.named_parameters() if ".visual." in name}
+    with pytest.raises(ConfigError, match="no vision tower"):
+        build.freeze_vision_tower(tiny.build("qwen2"))
+
+
+def test_a_reference_is_frozen_and_still(tmp_path):
+    scored = build.build(ModelSpec(str(tiny.save("qwen2", tmp_path))), trainable=False)
+    assert not scored.training and not any(parameter.requires_grad for parameter in scored.parameters())
+
+
+def test_dropout_is_off_in_training_mode():
+    model = tiny.build("llama", attention_dropout=0.5)
+    scene = scenes.Scene("llama")
+    scored = build.wrap(model).train()
+    assert scored.packed
+    batch = scenes.packer(scored, scene).prompts([scene.prompt(9)])[0]
+    assert torch.equal(scored(batch), scored(batch))
+
+
+def test_override_config_is_applied_and_unknown_keys_are_refused(tmp_path):
+    folder = str(tiny.save("qwen2", tmp_path))
+    assert build.load_model_config(ModelSpec(folder, override={"rms_norm_eps": 0.5})).rms_norm_eps == 0.5
+    with pytest.raises(ConfigError, match="rms_norm_epsilon"):
+        build.load_model_config(ModelSpec(folder, override={"rms_norm_epsilon": 0.5}))
+
+
+def test_a_missing_model_is_one_clear_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"worker\.actor\.model\.model_path.*nowhere"):
+        build.load_model_config(ModelSpec(str(tmp_path / "nowhere")))
+
+
+def test_stop_ids_come_from_the_generation_config_and_else_from_the_model(tmp_path):
+    folder = tiny.save("qwen2", tmp_path)
+    spec = ModelSpec(str(folder))
+    config = build.load_model_config(spec)
+    both = {tiny.token_id("<|im_end|>"), tiny.token_id("<|endoftext|>")}
+    assert build.stop_ids(spec, config) == both
+    (folder / "generation_config.json").unlink()
+    assert build.stop_ids(spec, config) == {tiny.token_id("<|im_end|>")}
+    config.eos_token_id = None
+    with pytest.raises(ConfigError, match="end-of-sequence"):
+        build.stop_ids(spec, config)
+
+
+@pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl"))
+def test_bfloat16_computation_with_float32_weights_is_close_and_not_equal(tmp_path, kind):
+    folder = str(tiny.save(kind, tmp_path))
+    scene = scenes.Scene(kind)
+    prompt = scene.prompt(9, (56, 84))
+    exact = build.build(ModelSpec(folder))
+    mixed = build.build(ModelSpec(folder, compute_dtype="bfloat16"))
+    found = [scored(scenes.packer(scored, scene).prompts([prompt])[0]) for scored in (exact, mixed)]
+    gap = (found[0].exp() - found[1].exp()).abs().max()
+    assert 0 < gap < 0.1

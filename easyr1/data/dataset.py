@@ -1,0 +1,273 @@
+"""Rows -> prompts: every row checked and measured before a model is built; what is too long left out and counted.
+
+Knows what the columns mean. Does not know the order in which prompts are drawn.
+"""
+
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from easyr1.batch import Prompt
+from easyr1.data.chat import IMAGE_PLACEHOLDER, Chat
+from easyr1.data.media import MediaStore, Picture, read_picture
+from easyr1.data.sources import Rows, load_rows
+from easyr1.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]  # (done, all)
+
+OVER_LONG = "over-long"
+WINDOW = 1024  # rows that are handed to the threads at a time
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns that have a meaning; all others travel with the prompt."""
+
+    prompt: str = "problem"
+    answer: str = "answer"
+    images: str = "images"
+    videos: str = "videos"
+
+    @property
+    def all(self) -> tuple[str, str, str, str]:
+        return self.prompt, self.answer, self.images, self.videos
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a prompt may be, in tokens, and whether longer ones are left out or stop the run."""
+
+    max_prompt_length: int
+    filter_overlong: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the rows."""
+
+    kept: int
+    dropped: Mapping[str, int]  # number of rows by reason
+    longest: int  # tokens of the longest prompt, dropped ones included
+    limit: int  # tokens
+    percentiles: Mapping[str, int]  # tokens of the kept prompts: p50, p90, p99, p100
+    max_pictures: int  # in one kept row
+
+    def __str__(self) -> str:
+        total = self.kept + sum(self.dropped.values())
+        text = f"kept {self.kept} of {total}"
+        for reason, count in self.dropped.items():
+            text += f", dropped {count} {reason}"
+        return f"{text} (longest {self.longest} tokens, limit {self.limit})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row that passed: where it is and what was computed from it."""
+
+    table: int  # index into the tables
+    row: int
+    ids: np.ndarray  # (P,) int32, half the memory of what a Prompt carries
+    media: tuple[str, ...]
+
+
+class PromptSet(Sequence[Prompt]):
+    """The prompts of a data set. Ids are held; text, answer and other columns are read from the rows when asked."""
+
+    def __init__(self, tables: Sequence[Rows], entries: Sequence[Entry], chat: Chat, columns: Columns, report: Report):
+        self.report = report
+        self._entries = entries
+        self._chat = chat
+        self._columns = columns
+        pictures = (columns.images, columns.videos)
+        self._tables = [table.only([name for name in table.columns if name not in pictures]) for table in tables]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        entry = self._entries[index]
+        table = self._tables[entry.table]
+        row = table[entry.row]
+        return Prompt(
+            row=entry.row,
+            ids=entry.ids.astype(np.int64),
+            media=entry.media,
+            text=self._chat.render(row[self._columns.prompt]),
+            ground_truth=row[self._columns.answer],
+            columns={name: value for name, value in row.items() if name not in self._columns.all},
+            source=table.spec,
+        )
+
+
+def load_prompts(
+    specs: str | Sequence[str],
+    chat: Chat,
+    media: MediaStore | None,
+    limits: Limits,
+    *,
+    columns: Columns = Columns(),
+    image_dir: str | Path | None = None,
+    workers: int = 16,
+    progress: Progress | None = None,
+) -> PromptSet:
+    """Load and check every row of one or several data specs.
+
+    `media` takes the pictures in; it is None for a text model. Relative picture paths start from `image_dir`, or
+    from the folder of the data file. Raises DataError that names the first row that cannot be used: wrong types,
+    missing answers, placeholders that do not match the pictures, broken pictures, and prompts that are too long
+    where they are not filtered out.
+    """
+    if image_dir is not None and not Path(image_dir).expanduser().is_dir():
+        raise ConfigError("data.image_dir", f"there is no folder {image_dir}.")
+    tables = [load_rows(spec) for spec in ([specs] if isinstance(specs, str) else specs)]
+    entries: list[Entry] = []
+    overlong: list[int] = []
+    done, total = 0, sum(len(table) for table in tables)
+    for number, table in enumerate(tables):
+        reader = RowReader(table, chat, media, columns, Path(image_dir).expanduser() if image_dir else table.folder)
+        for row, (ids, pictures) in enumerate(_in_threads(reader.read, len(table), workers)):
+            if len(ids) <= limits.max_prompt_length:
+                handles = tuple(picture.handle for picture in pictures)
+                entries.append(Entry(number, row, ids.astype(np.int32), handles))
+            elif limits.filter_overlong:
+                overlong.append(len(ids))
+            else:
+                raise DataError(_too_long(f"{table.spec}, row {row}", len(ids), pictures, limits.max_prompt_length))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    report = _report(entries, overlong, limits.max_prompt_length)
+    if not entries:
+        raise DataError(
+            f"{specs}: no row is left: {report}. The shortest prompt has {min(overlong)} tokens; raise "
+            "data.max_prompt_length or lower data.max_pixels."
+        )
+    logger.info("%s: %s", specs, report)
+    return PromptSet(tables, entries, chat, columns, report)
+
+
+class RowReader:
+    """Checks and measures the rows of one table. Safe for threads."""
+
+    def __init__(
+        self, rows: Rows, chat: Chat, media: MediaStore | None, columns: Columns, folder: Path | None
+    ) -> None:
+        """`folder`: where relative picture paths start. Raises DataError for missing columns."""
+        rows.require(columns.prompt, "data.prompt_key")
+        rows.require(columns.answer, "data.answer_key")
+        self._rows = rows
+        self._chat = chat
+        self._media = media
+        self._columns = columns
+        self._folder = folder
+        self._pictures = rows.only([name for name in rows.columns if name == columns.images])
+
+    def read(self, number: int) -> tuple[np.ndarray, list[Picture]]:
+        """Token ids (P,) int64 and pictures of one row; every DataError names the row and the column."""
+        names = self._columns
+        with _at(f"{self._rows.spec}, row {number}"):
+            row = self._rows[number]
+            with _at(f"column {names.answer!r} (data.answer_key)"):
+                if _is_none(row[names.answer]):
+                    raise DataError("it is empty, but the reward function needs an answer.")
+            with _at(f"column {names.videos!r} (data.video_key)"):
+                if _as_list(row.get(names.videos)):
+                    raise DataError("video comes in a later version.")
+            with _at(f"column {names.images!r} (data.image_key)"):
+                pictures = self._add_pictures(number, _as_list(row.get(names.images)))
+            with _at(f"column {names.prompt!r} (data.prompt_key)"):
+                self._require_images(row[names.prompt])
+                ids, _ = self._chat.encode(row[names.prompt], pictures)
+        return ids, pictures
+
+    def _add_pictures(self, number: int, images: list[Any]) -> list[Picture]:
+        if not images:
+            return []
+        if self._media is None:
+            raise DataError(
+                "it has pictures, but this is a text model; take a vision-language model, or a data.image_key that "
+                "names no column."
+            )
+        pictures = []
+        for place, image in enumerate(images):
+            reread = functools.partial(_stored_bytes, self._pictures, number, place)
+            with _at(f"item {place}"):
+                pictures.append(self._media.add(image, self._folder, reread))
+        return pictures
+
+    def _require_images(self, content: Any) -> None:
+        """Placeholders without any column of pictures: most likely the wrong key."""
+        if not self._pictures.columns and isinstance(content, str) and IMAGE_PLACEHOLDER in content:
+            raise DataError(
+                f"it has {IMAGE_PLACEHOLDER} placeholders, but there is no column {self._columns.images!r} with "
+                f"pictures (data.image_key). Columns found: {', '.join(self._rows.columns)}."
+            )
+
+
+def _stored_bytes(pictures: Rows, number: int, place: int) -> bytes:
+    """The bytes of a picture that lies in the table itself."""
+    (images,) = pictures[number].values()
+    return read_picture(_as_list(images)[place], None)[0]
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Media of a row in any form: none (None, NaN, []), one, or a list."""
+    if _is_none(value):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Put a place in front of what a DataError says."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+
+
+def _in_threads(read: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:
+    """read(0), read(1), ... in order, computed ahead by threads; decoding and tokenizing let other threads run."""
+    with ThreadPoolExecutor(max_workers=min(workers, os.cpu_count() or 1)) as threads:
+        for start in range(0, count, WINDOW):
+            yield from threads.map(read, range(start, min(start + WINDOW, count)))
+
+
+def _too_long(place: str, needed: int, pictures: Sequence[Picture], limit: int) -> str:
+    of_pictures = sum(picture.num_tokens for picture in pictures)
+    return (
+        f"{place}: the prompt needs {needed} tokens ({of_pictures} of them for {len(pictures)} pictures), but "
+        f"data.max_prompt_length is {limit}. Raise it, lower data.max_pixels, or leave such rows out with "
+        "data.filter_overlong_prompts=true."
+    )
+
+
+def _report(entries: Sequence[Entry], overlong: Sequence[int], limit: int) -> Report:
+    lengths = [len(entry.ids) for entry in entries]
+    points = (50, 90, 99, 100)
+    values = np.percentile(lengths, points, method="higher").tolist() if lengths else []
+    return Report(
+        kept=len(entries),
+        dropped={OVER_LONG: len(overlong)} if overlong else {},
+        longest=max([*lengths, *overlong]),
+        limit=limit,
+        percentiles={f"p{point}": int(value) for point, value in zip(points, values, strict=False)},
+        max_pictures=max((len(entry.media) for entry in entries), default=0),
+    )

@@ -1,0 +1,119 @@
+"""The order in which prompts are drawn, from (seed, epoch) alone, and the place in it.
+
+The orders of epoch 0, 1, 2, ... form one endless stream, and draws cut it from the left. Each order holds every row
+once, so at any time two rows differ by at most one in how often they were drawn. An epoch of the trainer is
+floor(rows / batch_size) steps; rows that are then left in an order are the first of the next step, followed by the
+next order. Where two orders meet, a row drawn less than a batch ago waits until it may come again: any batch_size
+draws one after another are of different rows.
+
+Knows nothing of what a row is.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from easyr1.batch import Prompt
+from easyr1.errors import ConfigError
+from easyr1.seeding import generator
+
+
+class Loader:
+    """Draws prompts; its position is (epoch, index) and can be taken up again exactly."""
+
+    def __init__(self, prompts: Sequence[Prompt], batch_size: int, shuffle: bool = True, seed: int = 1) -> None:
+        """Raises ConfigError if there are fewer prompts than a batch needs."""
+        if len(prompts) < batch_size:
+            raise ConfigError(
+                "data.rollout_batch_size",
+                f"it is {batch_size}, but only {len(prompts)} rows are left; lower it or give more rows.",
+            )
+        self._prompts = prompts
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._start()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self._prompts) // self._batch_size
+
+    def next(self, count: int | None = None) -> list[Prompt]:
+        """The next `count` prompts (a batch, if None), each with its epoch and its index in that epoch's order."""
+        drawn = []
+        for _ in range(self._batch_size if count is None else count):
+            if self._index == len(self._order):
+                self._advance()
+            prompt = self._prompts[self._order[self._index]]
+            drawn.append(replace(prompt, epoch=self._epoch, index=self._index))
+            self._index += 1
+        return drawn
+
+    def state(self) -> dict[str, int | bool]:
+        """The position, and what it is a position in; plain numbers."""
+        return {
+            "epoch": self._epoch,
+            "index": self._index,
+            "rows": len(self._prompts),
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
+
+    def restore(self, state: dict[str, int | bool]) -> None:
+        """Take up a position that `state` gave, also with another batch size.
+
+        Raises ConfigError if it is a position in another order.
+        """
+        now = self.state()
+        for name, key in (("rows", "data.train_files"), ("seed", "data.seed"), ("shuffle", "data.shuffle")):
+            if state[name] != now[name]:
+                raise ConfigError(
+                    key,
+                    f"the checkpoint's order of rows has {name} {state[name]}, this run's has {now[name]}; set it, "
+                    "and what filters rows, as it was, or start a new run from the checkpoint's weights.",
+                )
+        self._start()
+        while self._epoch < state["epoch"]:
+            self._advance()
+        self._index = int(state["index"])
+
+    def _start(self) -> None:
+        self._epoch = 0
+        self._index = 0
+        self._order = self._permutation(0)
+
+    def _advance(self) -> None:
+        self._epoch += 1
+        self._index = 0
+        self._order = spaced(self._permutation(self._epoch), self._order, self._batch_size)
+
+    def _permutation(self, epoch: int) -> list[int]:
+        if not self._shuffle:
+            return list(range(len(self._prompts)))
+        return generator(self._seed, epoch).permutation(len(self._prompts)).tolist()
+
+
+def spaced(order: Sequence[int], previous: Sequence[int], distance: int) -> list[int]:
+    """`order`, changed as little as possible so that a row comes `distance` or more draws after it did in `previous`.
+
+    Both hold the same rows, at least `distance` of them. A row that comes too early waits and takes the first place
+    that is late enough; rows behind it move up.
+
+    >>> spaced([3, 0, 1, 2], previous=[0, 1, 2, 3], distance=3)
+    [0, 1, 3, 2]
+    """
+    first_new = len(previous) - distance + 1
+    earliest = {row: place for place, row in enumerate(previous[first_new:], start=1)}
+    coming = deque(order)
+    waiting: list[int] = []
+    result: list[int] = []
+    while len(result) < distance - 1:
+        ready = next((row for row in waiting if earliest[row] <= len(result)), None)
+        if ready is not None:
+            waiting.remove(ready)
+            result.append(ready)
+        elif earliest.get(row := coming.popleft(), 0) <= len(result):
+            result.append(row)
+        else:
+            waiting.append(row)
+    return [*result, *waiting, *coming]

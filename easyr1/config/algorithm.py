@@ -1,0 +1,54 @@
+"""Keys of `algorithm`: advantages, KL to the reference model, which groups are worth training on."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from easyr1.config.ranges import NotNegative, Positive, Share
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """How scores become advantages."""
+
+    gamma: Share = 1.0
+    """Discount per token (gae, reinforce_plus_plus)."""
+
+    lam: Share = 1.0
+    """Lambda of generalised advantage estimation (gae)."""
+
+    adv_estimator: str = "grpo"
+    """How advantages are estimated; docs/algorithms.md lists the names."""
+
+    disable_kl: bool = False
+    """Train without a reference model: no KL term anywhere, and no memory or time for it."""
+
+    use_kl_loss: bool = True
+    """Where the KL to the reference model counts: true = a term of the loss, false = subtracted from the rewards."""
+
+    kl_penalty: str = "low_var_kl"
+    """Estimator of the KL per token: kl, abs, mse or low_var_kl."""
+
+    kl_coef: NotNegative = 1e-2
+    """Weight of the KL. 0 only measures it; algorithm.disable_kl=true also saves the reference model."""
+
+    kl_type: Literal["fixed", "adaptive"] = "fixed"
+    """Whether kl_coef stays or moves towards kl_target; adaptive needs use_kl_loss=false."""
+
+    kl_horizon: Positive = 10000.0
+    """Samples over which the adaptive coefficient adjusts."""
+
+    kl_target: Positive = 0.1
+    """KL per token that the adaptive coefficient aims for."""
+
+    online_filtering: bool = False
+    """Dynamic sampling (DAPO): keep only groups whose mean score lies between filter_low and filter_high, and draw
+    more prompts until data.rollout_batch_size groups are kept."""
+
+    filter_key: str = "overall"
+    """Score of the reward function that online filtering looks at."""
+
+    filter_low: float = 0.01
+    """A group is kept if its mean score is above this."""
+
+    filter_high: float = 0.99
+    """A group is kept if its mean score is below this."""

@@ -1,0 +1,92 @@
+"""What later versions will have: keys that are known but have nothing behind them yet.
+
+Whoever builds one of these features deletes its line here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from easyr1.config.names import did_you_mean
+from easyr1.config.plan import Facts
+from easyr1.config.schema import Config
+from easyr1.errors import ConfigError
+
+MAX_RANKS = 1  # ranks that trainer.n_gpus_per_node=null may use on one machine
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature that is not there yet."""
+
+    key: str
+    name: str
+    asked: Callable[[Config, int], bool]  # (config, world size)
+    cure: str
+
+
+MISSING: tuple[Feature, ...] = (
+    Feature("trainer.n_gpus_per_node", "training on more than one rank", lambda _, world: world > 1, "set 1"),
+    Feature("worker.rollout.name", "the vLLM sampler", lambda c, _: c.worker.rollout.name == "vllm", "set torch"),
+    Feature(
+        "worker.actor.ulysses_size", "sequence parallelism", lambda c, _: c.worker.actor.ulysses_size > 1, "set 1"
+    ),
+    Feature("worker.actor.model.lora.rank", "LoRA", lambda c, _: c.worker.actor.model.lora.rank > 0, "set 0"),
+    Feature(
+        "worker.hybrid_engine",
+        "training and sampling on separate devices",
+        lambda c, _: not c.worker.hybrid_engine,
+        "set true",
+    ),
+)
+
+LATER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "algorithm.adv_estimator": (
+        "dr_grpo",
+        "gae",
+        "gdpo",
+        "grpo_passk",
+        "opo",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+        "remax",
+        "rloo",
+    ),
+    "algorithm.kl_penalty": ("full",),
+    "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
+    "worker.actor.loss_type": ("cispo", "gspo", "gspo_token", "sapo"),
+}
+
+HINTS: Mapping[str, str] = {
+    "dapo": "; DAPO is grpo with algorithm.online_filtering=true, algorithm.disable_kl=true and "
+    "worker.actor.clip_ratio_high=0.28",
+}
+
+
+def missing_features(config: Config, world_size: int) -> list[ConfigError]:
+    """One error for each feature that the configuration asks for and that this version lacks."""
+    return [
+        ConfigError(feature.key, f"{feature.name} is not available in this version; {feature.cure}")
+        for feature in MISSING
+        if feature.asked(config, world_size)
+    ]
+
+
+def check_names(config: Config, facts: Facts) -> None:
+    """Names that code stands behind, as far as `facts` knows them. Raises ConfigError."""
+    actor = config.worker.actor
+    _check_name("algorithm.adv_estimator", config.algorithm.adv_estimator, facts.estimators)
+    _check_name("algorithm.kl_penalty", config.algorithm.kl_penalty, facts.kl_penalties)
+    _check_name("worker.actor.loss_type", actor.loss_type, facts.losses)
+    _check_name("worker.actor.optim.strategy", actor.optim.strategy, facts.optimizers)
+    for logger in config.trainer.logger:
+        _check_name("trainer.logger", logger, facts.loggers)
+
+
+def _check_name(key: str, name: str, allowed: Mapping[str, object] | tuple[str, ...] | None) -> None:
+    if allowed is None or name in allowed:
+        return
+    names = ", ".join(sorted(allowed))
+    if name in LATER_NAMES.get(key, ()):
+        raise ConfigError(key, f"{name!r} is not available in this version; available: {names}")
+    hint = HINTS.get(name) or did_you_mean(name, allowed)
+    raise ConfigError(key, f"unknown name {name!r}; available: {names}{hint}")

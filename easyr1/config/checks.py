@@ -1,0 +1,173 @@
+"""Keys against each other and against the data: batch sizes, lengths, ranks, KL switches. Raises ConfigError."""
+
+from easyr1.config.plan import Facts
+from easyr1.config.schema import Config, CriticConfig
+from easyr1.errors import ConfigError
+
+
+def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
+    """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
+    check_ranks(config, world_size)
+    check_batches(config, world_size)
+    check_rows(config, facts)
+    check_lengths(config, given, facts)
+    check_pictures(config, facts)
+    check_sampling(config, facts)
+    check_kl(config, given)
+    check_critic(config, facts)
+
+
+def check_ranks(config: Config, world_size: int) -> None:
+    """Ranks that work on one thing together must divide all ranks."""
+    for key, size in (
+        ("worker.rollout.tensor_parallel_size", config.worker.rollout.tensor_parallel_size),
+        ("worker.actor.ulysses_size", config.worker.actor.ulysses_size),
+    ):
+        if world_size % size and size > 1:
+            cure = f"set a divisor of {world_size}, such as {_divisor(world_size, size)}"
+            raise ConfigError(key, f"{size} ranks each cannot share out {world_size} ranks; {cure}")
+
+
+def check_batches(config: Config, world_size: int) -> None:
+    """Prompts per rollout, per draw, per optimizer step and per pass must fit into each other and onto the ranks."""
+    data, actor, n = config.data, config.worker.actor, config.worker.rollout.n
+    for key, prompts in (
+        ("data.rollout_batch_size", data.rollout_batch_size),
+        ("data.mini_rollout_batch_size", data.mini_rollout_batch_size),
+    ):
+        if prompts is not None and prompts % world_size:
+            cure = f"use {_multiple(prompts, world_size)} prompts or {_divisor(prompts, world_size)} ranks"
+            raise ConfigError(key, f"{prompts} prompts cannot be shared out evenly to {world_size} ranks; {cure}")
+    _check_update("worker.actor.global_batch_size", data.rollout_batch_size, actor.global_batch_size)
+    samples = actor.global_batch_size * n
+    if samples % world_size:
+        cure = f"use global_batch_size={_multiple(actor.global_batch_size, world_size)}"
+        message = f"{actor.global_batch_size} prompts x {n} answers = {samples} samples per update"
+        raise ConfigError(
+            "worker.actor.global_batch_size", f"{message} cannot be shared out evenly to {world_size} ranks; {cure}"
+        )
+    if actor.micro_batch_size_per_device_for_update > samples // world_size:
+        raise ConfigError(
+            "worker.actor.micro_batch_size_per_device_for_update",
+            f"{actor.micro_batch_size_per_device_for_update} samples per pass, but a rank has only "
+            f"{samples // world_size} per update ({samples} samples on {world_size} ranks); "
+            f"set at most {samples // world_size} or raise worker.actor.global_batch_size",
+        )
+
+
+def check_rows(config: Config, facts: Facts) -> None:
+    """Enough rows for a step."""
+    prompts = config.data.rollout_batch_size
+    if facts.train_rows is not None and facts.train_rows < prompts and not config.trainer.val_only:
+        cure = (
+            f"set at most {facts.train_rows} (and worker.actor.global_batch_size with it)" if facts.train_rows else ""
+        )
+        raise ConfigError(
+            "data.rollout_batch_size",
+            f"{prompts} prompts per step, but there are {facts.train_rows} training rows (after the length filter); "
+            + (cure or "check data.train_files and data.max_prompt_length"),
+        )
+    if facts.val_rows == 0:
+        raise ConfigError(
+            "data.val_files", "no validation row is left; check data.val_files and data.max_prompt_length"
+        )
+
+
+def check_lengths(config: Config, given: frozenset[str], facts: Facts) -> None:
+    """Prompt and answer must fit where they go."""
+    data, rollout = config.data, config.worker.rollout
+    longest = data.max_prompt_length + data.max_response_length
+    limits = {"worker.rollout.max_model_len": rollout.max_model_len}
+    key = "worker.rollout.max_num_batched_tokens"
+    if rollout.name == "vllm" or key in given:
+        limits[key] = rollout.max_num_batched_tokens
+    for key, limit in limits.items():
+        if limit is not None and limit < longest:
+            parts = f"{data.max_prompt_length} + {data.max_response_length}"
+            need = f"data.max_prompt_length + data.max_response_length = {parts} = {longest}"
+            raise ConfigError(key, f"{limit} tokens are too few for {need}; set at least {longest}")
+    if facts.max_prompt_tokens is not None and facts.max_prompt_tokens > data.max_prompt_length:
+        raise ConfigError(
+            "data.max_prompt_length",
+            f"the longest prompt has {facts.max_prompt_tokens} tokens, the limit is {data.max_prompt_length}; "
+            "raise it, lower data.max_pixels, or set data.filter_overlong_prompts=true",
+        )
+
+
+def check_pictures(config: Config, facts: Facts) -> None:
+    """Size and number of pictures."""
+    smallest, largest = config.data.min_pixels, config.data.max_pixels
+    if smallest is not None and largest is not None and smallest > largest:
+        raise ConfigError("data.min_pixels", f"{smallest} is more than data.max_pixels={largest}; lower it")
+    limit = config.worker.rollout.limit_images
+    if 0 < limit < (facts.max_images or 0):
+        cure = f"set {facts.max_images}, or 0 for no limit"
+        raise ConfigError(
+            "worker.rollout.limit_images", f"a row has {facts.max_images} pictures, the limit is {limit}; {cure}"
+        )
+
+
+def check_sampling(config: Config, facts: Facts) -> None:
+    """Answers must differ, and there must be enough of them."""
+    rollout, estimator = config.worker.rollout, config.algorithm.adv_estimator
+    if rollout.temperature == 0 and not config.trainer.val_only:
+        raise ConfigError(
+            "worker.rollout.temperature",
+            "0 gives the same answer every time, so there is nothing to learn from; set it above 0, for example 1.0 "
+            "(for greedy validation: worker.rollout.val_override_config.temperature=0)",
+        )
+    needs = (facts.estimators or {}).get(estimator)
+    if needs is not None and rollout.n < needs.min_n:
+        raise ConfigError(
+            "worker.rollout.n",
+            f"{rollout.n} answer per prompt, but {estimator} compares at least {needs.min_n}; "
+            f"set worker.rollout.n to {needs.min_n} or more, for example 8",
+        )
+    if rollout.engine_kwargs and rollout.name != "vllm":
+        names = ", ".join(rollout.engine_kwargs)
+        raise ConfigError(
+            "worker.rollout.engine_kwargs", f"the torch sampler takes none (got {names}); leave them out"
+        )
+    algorithm = config.algorithm
+    if algorithm.online_filtering and algorithm.filter_low >= algorithm.filter_high:
+        limits = f"filter_low={algorithm.filter_low} is not below filter_high={algorithm.filter_high}"
+        raise ConfigError("algorithm.filter_low", f"{limits}, so no group would be kept")
+
+
+def check_kl(config: Config, given: frozenset[str]) -> None:
+    """The KL switches must not contradict each other."""
+    algorithm = config.algorithm
+    if algorithm.disable_kl and algorithm.use_kl_loss and "algorithm.use_kl_loss" in given:
+        raise ConfigError(
+            "algorithm.use_kl_loss", "true contradicts algorithm.disable_kl=true; leave out the one you do not want"
+        )
+    if algorithm.kl_type == "adaptive" and algorithm.use_kl_loss and not algorithm.disable_kl:
+        raise ConfigError(
+            "algorithm.kl_type", "adaptive moves the coefficient of KL in the reward; set algorithm.use_kl_loss=false"
+        )
+
+
+def check_critic(config: Config, facts: Facts) -> None:
+    """The critic's batch, where the estimator has a critic."""
+    needs = (facts.estimators or {}).get(config.algorithm.adv_estimator)
+    critic: CriticConfig = config.worker.critic
+    if needs is not None and needs.values:
+        _check_update("worker.critic.global_batch_size", config.data.rollout_batch_size, critic.global_batch_size)
+
+
+def _check_update(key: str, rollout: int, update: int) -> None:
+    if rollout % update:
+        cure = f"set {key}={_divisor(rollout, update)}, or data.rollout_batch_size={_multiple(rollout, update)}"
+        raise ConfigError(
+            key, f"{update} prompts per update do not divide data.rollout_batch_size={rollout} prompts; {cure}"
+        )
+
+
+def _divisor(number: int, near: int) -> int:
+    """The divisor of `number` nearest to `near`."""
+    return min((size for size in range(1, number + 1) if number % size == 0), key=lambda size: abs(size - near))
+
+
+def _multiple(number: int, of: int) -> int:
+    """The multiple of `of` nearest to `number`, at least one of them."""
+    return max(of, round(number / of) * of)

@@ -1,0 +1,172 @@
+"""Notes for the start of a run: keys that the user set but that change nothing here, and choices with a catch."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from easyr1.config.plan import Facts, Plan
+from easyr1.config.schema import Config
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Keys (or sections) without effect while `when` holds."""
+
+    keys: tuple[str, ...]
+    when: Callable[[Config, Plan], bool]
+    why: str
+
+
+def _fsdp(*names: str) -> tuple[str, ...]:
+    return tuple(f"worker.{model}.fsdp.{name}" for model in ("actor", "ref", "critic") for name in names)
+
+
+RULES: tuple[Idle, ...] = (
+    Idle(
+        (
+            "algorithm.kl_penalty",
+            "algorithm.kl_coef",
+            "algorithm.kl_type",
+            "algorithm.kl_horizon",
+            "algorithm.kl_target",
+        ),
+        lambda c, _: c.algorithm.disable_kl,
+        "algorithm.disable_kl=true leaves no KL term",
+    ),
+    Idle(("worker.ref",), lambda _, plan: not plan.needs_reference, "there is no reference model"),
+    Idle(
+        ("algorithm.kl_horizon", "algorithm.kl_target"),
+        lambda c, _: c.algorithm.kl_type == "fixed" and not c.algorithm.disable_kl,
+        "algorithm.kl_type=fixed keeps the coefficient",
+    ),
+    Idle(
+        (
+            "algorithm.filter_key",
+            "algorithm.filter_low",
+            "algorithm.filter_high",
+            "data.mini_rollout_batch_size",
+            "trainer.max_try_make_batch",
+        ),
+        lambda c, _: not c.algorithm.online_filtering,
+        "algorithm.online_filtering is false",
+    ),
+    Idle(
+        ("algorithm.gamma",),
+        lambda c, _: c.algorithm.adv_estimator not in ("gae", "reinforce_plus_plus"),
+        "only gae and reinforce_plus_plus discount",
+    ),
+    Idle(("algorithm.lam",), lambda c, _: c.algorithm.adv_estimator != "gae", "only gae uses it"),
+    Idle(
+        ("worker.actor.tau_positive", "worker.actor.tau_negative"),
+        lambda c, _: c.worker.actor.loss_type != "sapo",
+        "only worker.actor.loss_type=sapo uses it",
+    ),
+    Idle(
+        ("worker.actor.optim.lr_warmup_ratio",),
+        lambda c, _: c.worker.actor.optim.lr_warmup_steps is not None,
+        "worker.actor.optim.lr_warmup_steps wins",
+    ),
+    Idle(
+        ("worker.actor.optim.min_lr_ratio",),
+        lambda c, _: c.worker.actor.optim.lr_scheduler_type == "constant",
+        "worker.actor.optim.lr_scheduler_type=constant never falls",
+    ),
+    Idle(
+        ("worker.actor.model.lora",),
+        lambda c, _: c.worker.actor.model.lora.rank == 0,
+        "worker.actor.model.lora.rank is 0",
+    ),
+    Idle(("trainer.total_epochs",), lambda c, _: c.trainer.max_steps is not None, "trainer.max_steps wins"),
+    Idle(
+        ("trainer.find_last_checkpoint",),
+        lambda c, _: c.trainer.load_checkpoint_path is not None,
+        "trainer.load_checkpoint_path wins",
+    ),
+    Idle(("trainer.ray_timeline",), lambda _, plan: plan.world_size == 1, "a single rank makes no remote calls"),
+    Idle(("data.seed",), lambda c, _: not c.data.shuffle, "data.shuffle is false"),
+    Idle(
+        ("data.filter_overlong_prompts_workers",),
+        lambda c, _: not c.data.filter_overlong_prompts,
+        "data.filter_overlong_prompts is false",
+    ),
+    Idle(
+        (
+            "worker.rollout.gpu_memory_utilization",
+            "worker.rollout.enforce_eager",
+            "worker.rollout.enable_chunked_prefill",
+            "worker.rollout.tensor_parallel_size",
+            "worker.rollout.max_num_batched_tokens",
+            "worker.rollout.disable_log_stats",
+        ),
+        lambda _, plan: plan.rollout_engine == "torch",
+        "only the vLLM sampler uses it",
+    ),
+    Idle(
+        ("worker.rollout.dtype",),
+        lambda _, plan: plan.rollout_engine == "torch" and plan.world_size == 1,
+        "the sampler shares the policy's weights",
+    ),
+    Idle(
+        ("worker.actor.offload", "worker.ref.offload", "worker.critic.offload", *_fsdp("enable_cpu_offload")),
+        lambda _, plan: plan.device == "cpu",
+        "on a CPU there is nothing to move",
+    ),
+    Idle(
+        _fsdp("enable_full_shard", "enable_rank0_init", "fsdp_size", "mp_reduce_dtype", "mp_buffer_dtype"),
+        lambda _, plan: plan.world_size == 1,
+        "a single rank holds the whole model",
+    ),
+    Idle(
+        (
+            "worker.actor.strategy",
+            "worker.ref.strategy",
+            "worker.critic.strategy",
+            "worker.actor.use_torch_compile",
+            *_fsdp("use_orig_params"),
+        ),
+        lambda _c, _plan: True,
+        "accepted for compatibility only",
+    ),
+)
+
+
+def idle_keys(config: Config, given: frozenset[str], facts: Facts, plan: Plan) -> Iterator[str]:
+    """A note for each key of `given` that has no effect in this run; each key once, with the first reason."""
+    rules = list(RULES)
+    estimator = config.algorithm.adv_estimator
+    needs = (facts.estimators or {}).get(estimator)
+    if needs is not None and not needs.values:
+        rules.append(
+            Idle(("worker.critic", "trainer.critic_warmup"), lambda _c, _p: True, f"{estimator} has no critic")
+        )
+    for key in sorted(given):
+        why = next((rule.why for rule in rules if _covers(rule, key) and rule.when(config, plan)), None)
+        if why is not None:
+            yield f"{key} has no effect: {why}"
+
+
+def catches(config: Config, plan: Plan) -> Iterator[str]:
+    """A note for each allowed choice whose consequence is easily overlooked."""
+    rollout, algorithm, actor = config.worker.rollout, config.algorithm, config.worker.actor
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        yield (
+            "worker.rollout.top_p and top_k cut tokens off in training, but log-probabilities are those of the whole "
+            "distribution"
+        )
+    if plan.kl == "loss" and algorithm.kl_penalty == "kl":
+        yield "algorithm.kl_penalty=kl as a loss has no gradient on average; low_var_kl pulls towards the reference"
+    if plan.kl != "off" and algorithm.kl_coef == 0:
+        yield "algorithm.kl_coef=0 only measures the KL; algorithm.disable_kl=true saves the reference model"
+    if "float16" in (plan.param_dtype, plan.compute_dtype):
+        yield "float16 is used without loss scaling, so small gradients may vanish; bf16 has no such limit"
+    if config.trainer.save_model_only:
+        yield "trainer.save_model_only=true: a run resumed from these checkpoints starts its optimizer anew"
+    if re.search(r"global_step_\d+", actor.model.model_path or ""):
+        yield (
+            "worker.actor.model.model_path lies in a checkpoint: only weights are taken from it; to go on with that "
+            "run (optimizer, schedule, data position) set trainer.load_checkpoint_path"
+        )
+
+
+def _covers(rule: Idle, key: str) -> bool:
+    return any(key == covered or key.startswith(f"{covered}.") for covered in rule.keys)

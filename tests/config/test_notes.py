@@ -1,0 +1,97 @@
+"""Notes at the start: keys without effect, and choices with a catch."""
+
+from pathlib import Path
+
+import pytest
+
+from easyr1.config.effects import RULES
+from easyr1.config.load import load
+from easyr1.config.resolve import Facts, resolve
+from easyr1.config.schema import known_keys
+
+ROOT = Path(__file__).parents[2]
+FILES = ["data.format_prompt=null", f"worker.reward.reward_function={Path(__file__)}:score"]
+CPU = Facts(device="cpu", num_devices=0)
+
+
+def notes_of(*argv, facts=CPU):
+    config, given = load([*FILES, *argv])
+    return resolve(config, given, facts).notes
+
+
+@pytest.mark.parametrize(
+    ("argv", "key"),
+    [
+        (["algorithm.disable_kl=true", "algorithm.kl_coef=0.1"], "algorithm.kl_coef"),
+        (["algorithm.disable_kl=true", "worker.ref.fsdp.torch_dtype=fp32"], "worker.ref.fsdp.torch_dtype"),
+        (["algorithm.kl_horizon=100"], "algorithm.kl_horizon"),
+        (["algorithm.filter_key=accuracy"], "algorithm.filter_key"),
+        (["data.mini_rollout_batch_size=64"], "data.mini_rollout_batch_size"),
+        (["algorithm.gamma=0.9"], "algorithm.gamma"),
+        (["algorithm.lam=0.9"], "algorithm.lam"),
+        (["worker.actor.tau_positive=2"], "worker.actor.tau_positive"),
+        (["worker.actor.use_torch_compile=true"], "worker.actor.use_torch_compile"),
+        (
+            ["worker.actor.optim.lr_warmup_ratio=0.1", "worker.actor.optim.lr_warmup_steps=3"],
+            "worker.actor.optim.lr_warmup_ratio",
+        ),
+        (["worker.actor.optim.min_lr_ratio=0.1"], "worker.actor.optim.min_lr_ratio"),
+        (["worker.actor.model.lora.alpha=16"], "worker.actor.model.lora.alpha"),
+        (["trainer.total_epochs=3", "trainer.max_steps=7"], "trainer.total_epochs"),
+        (["data.shuffle=false", "data.seed=3"], "data.seed"),
+        (["worker.rollout.gpu_memory_utilization=0.5"], "worker.rollout.gpu_memory_utilization"),
+        (["worker.rollout.tensor_parallel_size=1"], "worker.rollout.tensor_parallel_size"),
+        (["worker.rollout.dtype=bf16"], "worker.rollout.dtype"),
+        (["worker.actor.offload.offload_params=true"], "worker.actor.offload.offload_params"),
+        (["worker.actor.fsdp.fsdp_size=1"], "worker.actor.fsdp.fsdp_size"),
+    ],
+)
+def test_keys_without_effect_are_reported(argv, key):
+    assert [note for note in notes_of(*argv) if note.startswith(f"{key} has no effect: ")]
+
+
+def test_keys_with_effect_are_not_reported():
+    argv = ["algorithm.use_kl_loss=false", "algorithm.kl_type=adaptive", "algorithm.kl_horizon=10"]
+    argv += ["algorithm.online_filtering=true", "algorithm.filter_key=accuracy", "trainer.total_epochs=3"]
+    argv += ["worker.actor.optim.lr_warmup_ratio=0.1", "data.seed=3", "worker.actor.fsdp.torch_dtype=bf16"]
+    assert not [note for note in notes_of(*argv) if "no effect" in note]
+
+
+def test_offload_counts_on_a_gpu():
+    notes = notes_of("worker.actor.offload.offload_params=false", facts=Facts(device="cuda", num_devices=1))
+    assert not [note for note in notes if "offload" in note]
+
+
+def test_defaults_and_the_shipped_file_are_not_reported():
+    assert not [note for note in notes_of(f"config={ROOT / 'examples' / 'config.yaml'}") if "no effect" in note]
+
+
+def test_critic_keys_are_idle_where_the_estimator_has_none():
+    class Needs:
+        min_n, values, greedy_baseline = 2, False, False
+
+    facts = Facts(device="cpu", estimators={"grpo": Needs()})
+    notes = notes_of("worker.critic.optim.lr=1e-5", "trainer.critic_warmup=3", facts=facts)
+    assert "worker.critic.optim.lr has no effect: grpo has no critic" in notes
+    assert "trainer.critic_warmup has no effect: grpo has no critic" in notes
+
+
+def test_rules_name_keys_that_exist():
+    for covered in (key for rule in RULES for key in rule.keys):
+        assert any(known == covered or known.startswith(f"{covered}.") for known in known_keys()), covered
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("worker.rollout.top_p=0.95", "whole distribution"),
+        ("algorithm.kl_penalty=kl", "no gradient on average"),
+        ("algorithm.kl_coef=0", "only measures"),
+        ("worker.actor.fsdp.mp_param_dtype=fp16", "loss scaling"),
+        ("trainer.save_model_only=true", "optimizer anew"),
+        ("worker.actor.model.model_path=me/global_step_5", "trainer.load_checkpoint_path"),
+    ],
+)
+def test_choices_with_a_catch_are_noted(argument, words):
+    assert any(words in note for note in notes_of(argument))
+    assert not any(words in note for note in notes_of())

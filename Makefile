@@ -1,0 +1,63 @@
+# Needs Python 3.10 or newer, git and make; everything else goes into .venv. `make` alone lists the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# Waiting threads sleep. Where they spin, a busy machine becomes many times slower.
+OMP_WAIT_POLICY ?= PASSIVE
+KMP_BLOCKTIME ?= 0
+export OMP_WAIT_POLICY KMP_BLOCKTIME
+
+# The models of the tests are tiny: one thread is as fast as two, and nothing is downloaded.
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv quickstart test test-all check fix config clean
+
+help: ## list the targets
+	@echo "usage: make TARGET [ARGS='...']"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## make .venv and install easyr1 with its tools, if that is not done yet
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("easyr1 needs Python 3.10 or newer, this is %d.%d; try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
+	@echo "Installing easyr1 and its tools into .venv; this takes a few minutes, once."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $(INSTALLED)
+	@echo "Done: $(BIN)/easyr1 is ready."
+
+quickstart: venv ## train a tiny vision model on scanned digits; a few minutes on a CPU; ARGS='key=value ...'
+	@echo "Training a tiny vision-language model on real scans of digits; a few minutes on two cores."
+	@$(BIN)/easyr1 quickstart $(ARGS)
+
+test: venv ## run the tests but the slow ones; ARGS='tests/data -x' chooses
+	@echo "Running the tests; a few minutes on two cores."
+	@$(PYTEST) $(ARGS)
+
+test-all: venv ## run every test, slow ones too
+	@echo "Running every test, the slow ones too."
+	@$(PYTEST) -m "slow or not slow" $(ARGS)
+
+check: venv ## check format, lint, types and structure; changes nothing
+	@echo "Checking format, lint, types and structure; nothing is changed (make fix does that)."
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+	@$(PYTEST) tests/structure
+
+fix: venv ## format the code and repair what the linter can
+	@echo "Formatting, and repairing what the linter can repair."
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+config: venv ## write examples/config.yaml and docs/config.md anew from the schema
+	@echo "Writing examples/config.yaml and docs/config.md from easyr1/config."
+	@$(BIN)/python -m easyr1.config.describe
+
+clean: ## remove .venv, caches and build products; runs and checkpoints stay
+	@echo "Removing .venv, caches and build products; runs and checkpoints stay."
+	@rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
+	@find easyr1 verl scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,12 @@
+"""Settings that must stand before torch loads: one thread, no spinning, no network."""
+
+import os
+
+for name, value in {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "KMP_BLOCKTIME": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}.items():
+    os.environ.setdefault(name, value)

@@ -43,18 +43,20 @@ class RolloutEngine(Protocol):
 class TrainEngine(Protocol):
     """Scores answers and updates weights; policy, reference and critic are objects of one class."""
 
+    version: int  # optimizer steps so far
+
     def score(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
         """For each group, for each sample, the (T,) log-probs of its tokens."""
         ...
 
-    def update(self, groups: Sequence[Group], lr: float) -> Sums:
-        """One optimizer step on one mini-batch with learning rate `lr`."""
+    def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
+        """One optimizer step on one mini-batch; `kl_coef` weighs the objective's KL term, if it has one."""
         ...
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Full tensors under in-memory Hugging Face names, tied heads included."""
         ...
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path, model_only: bool = False) -> None: ...
 
     def load(self, folder: Path) -> None: ...

@@ -6,6 +6,7 @@ tokens of a micro-batch, B samples of the mini-batch.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from easyr1.engines.protocols import Progress
 from easyr1.errors import DataError
 from easyr1.models.positions import Positions
 from easyr1.models.scored import Scored
+
+log = logging.getLogger(__name__)
 
 MODEL_FILE = "model_world_size_1_rank_0.safetensors"
 OPTIM_FILE = "optim_world_size_1_rank_0.safetensors"
@@ -44,7 +47,7 @@ class Objective:
 class TorchTrain:
     """A TrainEngine on one device. Without `optim` it can only score (the reference).
 
-    `temperature` is the sampler's: both sides must normalise alike. `kl_coef` may be changed between updates.
+    `temperature` is the sampler's: both sides must normalise alike.
     """
 
     def __init__(
@@ -63,7 +66,6 @@ class TorchTrain:
         self.update_budget = update_budget or score_budget
         self.objective = objective or Objective()
         self.optim = optim
-        self.kl_coef = 0.0
         self.version = 0  # optimizer steps so far
         self.packer = Packer(Positions(scored.model), media, scored.packed, scored.banned)
         self.optimizer = adamw(scored.parameters(), optim) if optim else None
@@ -84,7 +86,7 @@ class TorchTrain:
                 progress(done, len(parts))
         return found
 
-    def update(self, groups: Sequence[Group], lr: float) -> Sums:
+    def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
         """One optimizer step with learning rate `lr`; a gradient that is not finite is counted and not applied."""
         assert self.optimizer is not None and self.optim is not None
         self.scored.train()
@@ -94,7 +96,7 @@ class TorchTrain:
         loss = 0.0
         for pieces in cut(groups, self.update_budget):
             batch = self.packer.micro_batch(groups, pieces, self.scored.device)
-            share = self._share(batch, whole, sums)
+            share = self._share(batch, whole, kl_coef, sums)
             share.backward()
             loss += float(share.detach())
         sums.add("actor/loss", loss)
@@ -111,7 +113,7 @@ class TorchTrain:
         self.optimizer.zero_grad(set_to_none=True)
         return sums
 
-    def _share(self, batch: MicroBatch, whole: "_MiniBatch", sums: Sums) -> torch.Tensor:
+    def _share(self, batch: MicroBatch, whole: "_MiniBatch", kl_coef: float, sums: Sums) -> torch.Tensor:
         """This micro-batch's share of the loss over the whole mini-batch, with its metrics added to `sums`."""
         objective = self.objective
         log_probs, entropy = self.scored(batch.inputs, batch.targets, self.temperature)
@@ -153,7 +155,7 @@ class TorchTrain:
             ref = flat("ref_log_probs")
             assert ref is not None
             kl = average(PENALTIES[objective.kl_penalty](log_probs, ref))
-            share = share + self.kl_coef * kl
+            share = share + kl_coef * kl
             shares["kl_loss"] = kl.detach()
         shares["entropy_loss"] = average(-log_probs.detach())
         shares["entropy"] = average(entropy)
@@ -167,16 +169,16 @@ class TorchTrain:
         """Full tensors under in-memory Hugging Face names, tied heads included."""
         yield from self.scored.model.state_dict().items()
 
-    def save(self, folder: Path) -> None:
-        """Weights and optimizer state, as safetensors and JSON."""
+    def save(self, folder: Path, model_only: bool = False) -> None:
+        """Weights and, unless `model_only`, optimizer state, as safetensors and JSON."""
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.scored.model, str(folder / MODEL_FILE))
-        if self.optimizer is not None:
+        if self.optimizer is not None and not model_only:
             save_file(state_tensors(self.optimizer, self._names()), folder / OPTIM_FILE)
         (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version}))
 
     def load(self, folder: Path) -> None:
-        """Everything that `save` wrote; the optimizer's state only where both sides have one."""
+        """Everything that `save` wrote; where it wrote no optimizer state, the optimizer starts anew and it is said."""
         missing, unexpected = load_model(self.scored.model, str(folder / MODEL_FILE), strict=False)
         if missing or unexpected:
             raise DataError(
@@ -185,6 +187,8 @@ class TorchTrain:
             )
         if self.optimizer is not None and (folder / OPTIM_FILE).exists():
             load_state_tensors(self.optimizer, self._names(), load_file(folder / OPTIM_FILE))
+        elif self.optimizer is not None:
+            log.warning("%s has no optimizer state (trainer.save_model_only); the optimizer starts anew", folder)
         self.version = json.loads((folder / EXTRA_FILE).read_text())["version"]
 
     def _names(self) -> dict[torch.Tensor, str]:

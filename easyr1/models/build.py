@@ -50,6 +50,7 @@ class ModelSpec:
     device: str = "cpu"
     trust_remote_code: bool = False
     override: Mapping[str, Any] | None = None
+    packed: bool = True  # False: padded rows in any case
     freeze_vision_tower: bool = False
     gradient_checkpointing: bool = False
 
@@ -58,7 +59,7 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
     """The model of `spec` as a root module; frozen and in eval mode unless `trainable`."""
     model = load_model(spec)
     compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
-    scored = wrap(model, compute)
+    scored = wrap(model, compute, spec.packed)
     scored.to(spec.device)
     scored.train(trainable)
     scored.requires_grad_(trainable)
@@ -115,14 +116,14 @@ def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
     return frozenset([found] if isinstance(found, int) else found)
 
 
-def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> Scored:
-    """The root module, with the packed layout where it is right for this model and the padded one where not."""
+def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None, packed: bool = True) -> Scored:
+    """The root module, with the packed layout where that is wanted and right for this model, else the padded one."""
     switch_off_dropout(model)
     banned = vision_token_ids(model.config)
-    reason = use_packed_attention(model)
+    reason = use_packed_attention(model) if packed else None
     if reason:
         log.warning("%s takes the padded layout, which is slower: %s", type(model).__name__, reason)
-    return Scored(model, packed=not reason, banned=banned, compute_dtype=compute_dtype)
+    return Scored(model, packed=packed and not reason, banned=banned, compute_dtype=compute_dtype)
 
 
 def vision_token_ids(config: Any) -> frozenset[int]:

@@ -31,9 +31,7 @@ def ready(scene: scenes.Scene) -> list[Group]:
 
 
 def trainer(scored: Scored, scene: scenes.Scene, budget: Budget = Budget(tokens=9999), **objective) -> TorchTrain:
-    engine = TorchTrain(scored, scene.media, 1.0, budget, budget, Objective(**objective), OptimSpec(lr=LR))
-    engine.kl_coef = 0.1
-    return engine
+    return TorchTrain(scored, scene.media, 1.0, budget, budget, Objective(**objective), OptimSpec(lr=LR))
 
 
 def state(scored: Scored) -> dict[str, torch.Tensor]:
@@ -50,7 +48,7 @@ def test_micro_batches_do_not_change_loss_metrics_or_step(average, budget):
     found = []
     for cut in (Budget(tokens=9999), budget):
         scored = scenes.packed(copy.deepcopy(built))
-        metrics = trainer(scored, scene, cut, **objective).update(groups, LR).means()
+        metrics = trainer(scored, scene, cut, **objective).update(groups, LR, kl_coef=0.1).means()
         found.append((metrics, {name: parameter.detach() for name, parameter in scored.named_parameters()}))
     assert found[0][0].keys() == found[1][0].keys()
     for name, value in found[0][0].items():

@@ -1,0 +1,79 @@
+"""The command `easyr1`: finds the subcommand, and makes errors that are the user's readable.
+
+Imports nothing heavy, so that help and mistakes answer at once.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from easyr1 import __version__
+from easyr1.errors import ConfigError, DataError, RewardError
+
+COMMANDS = {
+    "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
+    "quickstart": ("easyr1.cli.quickstart", "train a tiny vision-language model on real pictures, on this machine"),
+    "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),
+}
+USAGE = """\
+easyr1 {version}: reinforcement learning for language and vision-language models
+
+usage: easyr1 COMMAND [ARGUMENT ...]
+
+{commands}
+
+Settings are given as key=value, for example data.rollout_batch_size=64; docs/config.md lists them all.
+--dry-run after `train` checks the configuration, prints what would run, and stops.
+"""
+
+
+def usage() -> str:
+    lines = (f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
+    return USAGE.format(version=__version__, commands="\n".join(lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand. Returns the exit status: 0 done, 1 the run failed, 2 the call was wrong."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        sys.stdout.write(f"{__version__}\n")
+        return 0
+    if arguments[0] not in COMMANDS:
+        sys.stderr.write(f"easyr1: no command {arguments[0]!r}\n\n{usage()}")
+        return 2
+    return run(COMMANDS[arguments[0]][0], arguments[1:])
+
+
+def run(module: str, arguments: Sequence[str]) -> int:
+    """Run a subcommand's module; an error made for the user is told without a traceback."""
+    calm_threads()
+    command: Callable[[Sequence[str]], int] = import_module(module).main
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        sys.stderr.write(f"configuration error: {error}\n")
+        return 2
+    except DataError as error:
+        sys.stderr.write(f"data error: {error}\n")
+    except RewardError as error:
+        sys.stderr.write(f"reward error: {error}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return 130
+    return 1
+
+
+def calm_threads() -> None:
+    """Idle OpenMP threads that spin slow a CPU run many times over; must be set before torch is loaded."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

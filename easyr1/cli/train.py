@@ -1,0 +1,77 @@
+"""`easyr1 train`: check, show what will run, train."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
+
+from easyr1.config.load import load
+from easyr1.config.plan import Plan
+from easyr1.config.resolve import plan_rows, resolve
+from easyr1.config.schema import Config
+from easyr1.tracking.progress import Progress
+from easyr1.trainer.known import code_facts, machine_facts
+
+DRY_RUN = "--dry-run"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train as the key=value arguments say; with --dry-run stop before anything is loaded."""
+    settings = [argument for argument in arguments if argument != DRY_RUN]
+    console = make_console()
+    config, given = load(settings)
+    if DRY_RUN in arguments:
+        return dry_run(config, given, console)
+    train(config, given, console)
+    return 0
+
+
+def dry_run(config: Config, given: frozenset[str], console: Console) -> int:
+    """Print the plan as far as it is known without network, data and weights."""
+    facts = code_facts(dry_run=True)
+    resolve(config, given, facts)
+    show_plan(resolve(config, given, machine_facts(facts)), config, console)
+    console.print("dry run: nothing was loaded and nothing was written")
+    return 0
+
+
+def train(config: Config, given: frozenset[str], console: Console) -> dict[str, float]:
+    """Train to the end. Returns the metrics of the last validation."""
+    resolve(config, given, code_facts())  # what can be wrong without torch is told before it is loaded
+    facts = machine_facts(code_facts())
+    resolve(config, given, facts)
+    from easyr1.trainer.assemble import open_trainer, prepare
+
+    progress = Progress(console)
+    inputs = prepare(config, given, facts, progress)
+    show_plan(inputs.plan, config, console)
+    show_notes(inputs.notes, console)
+    with open_trainer(inputs, progress, console) as trainer:
+        metrics = trainer.fit()
+    console.print(f"report: {inputs.plan.run_folder / 'report.html'}", soft_wrap=True)
+    return metrics
+
+
+def make_console() -> Console:
+    """Where a run speaks to people; log records of the package go there too."""
+    console = Console(stderr=True)
+    handler = RichHandler(console=console, show_time=False, show_path=False, markup=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
+    return console
+
+
+def show_plan(plan: Plan, config: Config, console: Console) -> None:
+    """The table at the start of a run, and what the user should know before it goes on."""
+    table = Table(title="what will run", show_header=False, title_justify="left")
+    for name, value in plan_rows(plan, config):
+        table.add_row(Text(name), Text(value))
+    console.print(table)
+    show_notes(plan.notes, console)
+
+
+def show_notes(notes: Iterable[str], console: Console) -> None:
+    for note in notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)

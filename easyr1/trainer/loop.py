@@ -1,0 +1,153 @@
+"""The training loop: sample, score, credit, update, until the steps are done.
+
+Knows engines by their contracts alone; not how answers are sampled, models trained or numbers logged.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from easyr1.algorithms.kl import KLCoefficient
+from easyr1.batch import Group, Prompt, Sums, all_samples
+from easyr1.config.plan import Plan
+from easyr1.config.schema import Config
+from easyr1.data.loader import Loader
+from easyr1.engines.optimizer import OptimSpec, learning_rate
+from easyr1.engines.protocols import Sampling, TrainEngine
+from easyr1.tracking.clock import Clock
+from easyr1.tracking.loggers import Tracker
+from easyr1.tracking.progress import Progress
+from easyr1.tracking.report import write_report
+from easyr1.trainer.checkpoint import Checkpoints, read_state
+from easyr1.trainer.collect import Collector
+from easyr1.trainer.credit import KlInReward, assign
+from easyr1.trainer.metrics import count_tokens, training_metrics
+from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
+
+
+@dataclass
+class Trainer:
+    """A run: its parts, and how far it is."""
+
+    config: Config
+    plan: Plan
+    total_steps: int
+    loader: Loader
+    val_prompts: Sequence[Prompt]
+    collector: Collector
+    sampling: Sampling
+    val_sampling: Sampling
+    policy: TrainEngine
+    reference: TrainEngine | None
+    optim: OptimSpec
+    kl: KLCoefficient
+    checkpoints: Checkpoints
+    tracker: Tracker
+    progress: Progress
+    picture: Callable[[str], Picture]  # handle -> what the model sees
+    copy_model_files: Callable[[Path], object]  # configuration, tokenizer and processor into a folder
+    step: int = 0
+
+    def fit(self) -> dict[str, float]:
+        """Train to the last step. Returns the metrics of the last validation."""
+        last: dict[str, float] = {}
+        if self.step >= self.total_steps:
+            self.tracker.event("finished", message=f"all {self.total_steps} steps are done; nothing is left to do")
+            return last
+        if self.config.trainer.val_before_train or self.config.trainer.val_only:
+            clock = Clock()
+            last = self.validate(clock)
+            self.tracker.log(last | {"timing_s/validation": clock.seconds["validation"]}, self.step)
+        while self.step < self.total_steps and not self.config.trainer.val_only:
+            self.step += 1
+            clock = Clock()
+            groups = self.collector.collect(self.loader.next(), self.sampling, clock)
+            self.score(groups, clock)
+            metrics = self.credit(groups, clock)
+            metrics |= self.update(groups, clock)
+            validated = self.validate(clock) if self.is_due(self.config.trainer.val_freq) else {}
+            self.tracker.log(metrics | validated | clock.metrics(*count_tokens(groups)), self.step)
+            if self.is_due(self.config.trainer.save_freq):
+                self.save(validated.get("val/reward_score"), clock)
+            last = validated or last
+        write_report(self.checkpoints.folder)
+        return last
+
+    def score(self, groups: Sequence[Group], clock: Clock) -> None:
+        """Fill the log-probs that a step needs: old ones unless the update makes them itself, and the reference's."""
+        passes = [("old", self.policy, "old_log_probs")] if self.plan.recompute_old_log_probs else []
+        passes += [("ref", self.reference, "ref_log_probs")] if self.reference else []
+        for phase, engine, name in passes:
+            with clock.phase(phase), self.progress.phase(f"{phase} log-probs") as tick:
+                for group, scores in zip(groups, engine.score(groups, tick), strict=True):
+                    for sample, log_probs in zip(group.samples, scores, strict=True):
+                        setattr(sample, name, log_probs)
+
+    def credit(self, groups: Sequence[Group], clock: Clock) -> dict[str, float]:
+        """Turn scores into advantages."""
+        data, algorithm = self.config.data, self.config.algorithm
+        in_reward = KlInReward(algorithm.kl_penalty, self.kl.coef) if self.plan.kl == "reward" else None
+        with clock.phase("adv"):
+            kl = assign(groups, algorithm.adv_estimator, in_reward)
+            metrics = training_metrics(groups, data.max_prompt_length, data.max_response_length)
+        if kl is not None:
+            metrics |= {"actor/kl_penalty": kl, "actor/kl_coef": self.kl.coef}
+            self.kl.update(kl, len(all_samples(groups)))
+        return metrics
+
+    def update(self, groups: Sequence[Group], clock: Clock) -> dict[str, float]:
+        """All optimizer steps of one training step; the sampler gets the new weights."""
+        size, epochs = self.plan.prompts_per_update, self.config.worker.actor.ppo_epochs
+        in_loss = self.kl.coef if self.plan.kl == "loss" else 0.0
+        lr = learning_rate(self.optim, self.step)
+        sums = Sums()
+        starts = [start for _ in range(epochs) for start in range(0, len(groups), size)]
+        with clock.phase("update_actor"), self.progress.phase("updating", len(starts)) as tick:
+            for done, start in enumerate(starts, start=1):
+                sums.merge(self.policy.update(groups[start : start + size], lr, in_loss))
+                tick(done, None)
+        self.collector.rollout.load((), self.policy.version)
+        metrics = sums.means()
+        if metrics["actor/skipped_updates"]:
+            self.tracker.event(
+                "warning", message=f"step {self.step}: an update was skipped, its gradient was not finite"
+            )
+        return metrics | ({"actor/kl_coef": in_loss} if self.plan.kl == "loss" else {})
+
+    def validate(self, clock: Clock) -> dict[str, float]:
+        """Answer the validation rows; log some answers and renew the report."""
+        data, trainer = self.config.data, self.config.trainer
+        with clock.phase("validation"):
+            groups = validate(self.val_prompts, self.collector, self.val_sampling, data.val_batch_size, Clock())
+        rows = generation_rows(groups, trainer.val_generations_to_log, self.picture)
+        self.tracker.log_samples(rows, self.step)
+        write_report(self.checkpoints.folder)
+        return validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
+
+    def save(self, val_score: float | None, clock: Clock) -> None:
+        """Write a checkpoint of this step."""
+        state = {"loader": self.loader.state(), "kl": self.kl.state()}
+        with clock.phase("save_checkpoint"):
+            folder = self.checkpoints.save(self.step, self.policy, state, val_score, self.copy_model_files)
+        self.tracker.log({"timing_s/save_checkpoint": clock.seconds["save_checkpoint"]}, self.step)
+        self.tracker.event("checkpoint", step=self.step, folder=str(folder))
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint."""
+        state = read_state(folder)
+        self.policy.load(folder / "actor")
+        self.collector.rollout.load((), self.policy.version)
+        self.loader.restore(state["loader"])
+        self.kl.load(state["kl"])
+        self.step = state["step"]
+        at = f"epoch {state['loader']['epoch']}, row {state['loader']['index']}"
+        self.tracker.event(
+            "resume",
+            step=self.step,
+            message=f"from {folder}: weights, optimizer, KL coefficient and data position ({at}); "
+            f"step {self.step} of {self.total_steps} is done",
+        )
+
+    def is_due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens now; the last step is always one."""
+        return self.step == self.total_steps or (every > 0 and self.step % every == 0)

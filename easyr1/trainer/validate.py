@@ -1,0 +1,70 @@
+"""Validation: answer every row of the validation set and report the mean scores. Changes nothing."""
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from easyr1.batch import Group, Prompt
+from easyr1.engines.protocols import Sampling
+from easyr1.tracking.clock import Clock
+from easyr1.tracking.samples import pick_rows
+from easyr1.trainer.collect import Collector
+from easyr1.trainer.metrics import lengths, score_means
+
+VALIDATION_EPOCH = -1  # the draws of validation: the same random numbers every time, none of training's
+
+
+class Picture(Protocol):
+    """A PIL image."""
+
+    def save(self, fp: Any, format: str) -> None: ...
+
+
+def validate(
+    prompts: Sequence[Prompt], collector: Collector, sampling: Sampling, batch_size: int, clock: Clock
+) -> list[Group]:
+    """A scored group for each prompt, in order; `batch_size` -1 answers all at once."""
+    placed = [replace(prompt, epoch=VALIDATION_EPOCH, index=index) for index, prompt in enumerate(prompts)]
+    size = len(placed) if batch_size < 0 else batch_size
+    groups = []
+    for start in range(0, len(placed), size):
+        end = min(start + size, len(placed))
+        what = "validation: " if end - start == len(placed) else f"validation {start}-{end} of {len(placed)}: "
+        groups += collector.collect(placed[start:end], sampling, clock, what)
+    return groups
+
+
+def validation_metrics(groups: Sequence[Group], max_prompt: int, max_response: int) -> dict[str, float]:
+    """`val/reward_score` is the mean of `overall`; each score is `val/<name>_reward`."""
+    scores = score_means(groups)
+    return {
+        "val/reward_score": scores["overall"],
+        **{f"val/{name}_reward": value for name, value in scores.items()},
+        **lengths(groups, max_prompt, max_response, "val_"),
+    }
+
+
+def generation_rows(groups: Sequence[Group], count: int, picture: Callable[[str], Picture]) -> list[dict[str, Any]]:
+    """The first answers of `count` groups, the same rows at every validation, as records for people to read."""
+    chosen = [groups[index] for index in pick_rows([group.prompt.index for group in groups], count)]
+    return [
+        {
+            "row": group.prompt.row,
+            "source": group.prompt.source,
+            "prompt": group.prompt.text,
+            "response": group.samples[0].text,
+            "ground_truth": group.prompt.ground_truth,
+            "scores": group.samples[0].scores,
+            "images": [png(picture(handle)) for handle in group.prompt.media],
+        }
+        for group in chosen
+    ]
+
+
+def png(picture: Picture) -> str:
+    """A picture as the base64 text of a PNG file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -142,12 +142,17 @@ class Chat:
 
     def _words_of(self, config: Any) -> list[str]:
         """The tokens, as text, by which this model marks pictures and videos."""
-        ids = {key: getattr(config, key) for key in VISION_TOKEN_KEYS if getattr(config, key, None) is not None}
-        words = {key: self.tokenizer.convert_ids_to_tokens(token_id) for key, token_id in ids.items()}
-        for key, word in words.items():
-            if word is None:
-                raise ConfigError(TOKENIZER_KEY, f"the tokenizer has no token {ids[key]}, the model's {key}.")
-        return list(words.values())
+        words = []
+        for key in VISION_TOKEN_KEYS:
+            token_id = getattr(config, key, None)
+            if token_id is None:
+                continue
+            if token_id not in self.tokenizer.added_tokens_decoder:
+                raise ConfigError(
+                    TOKENIZER_KEY, f"{self.files.tokenizer} has no special token {token_id}, the model's {key}."
+                )
+            words.append(self.tokenizer.convert_ids_to_tokens(token_id))
+        return words
 
     def _refuse_vision_words(self, text: str) -> None:
         for word in self._vision_words:

@@ -3,15 +3,16 @@
 The orders of epoch 0, 1, 2, ... form one endless stream, and draws cut it from the left. Each order holds every row
 once, so at any time two rows differ by at most one in how often they were drawn. An epoch of the trainer is
 floor(rows / batch_size) steps; rows that are then left in an order are the first of the next step, followed by the
-next order. Where two orders meet, a row drawn less than a batch ago waits until it may come again: any batch_size
-draws one after another are of different rows.
+next order. In such a batch the rows of the old order are not drawn again: the new order starts with other rows, and
+is otherwise as it was shuffled. So no batch holds a row twice, and where batches divide the rows evenly every order is
+a plain permutation.
 
 Knows nothing of what a row is.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
+from itertools import islice
 
 from easyr1.batch import Prompt
 from easyr1.errors import ConfigError
@@ -85,7 +86,9 @@ class Loader:
     def _advance(self) -> None:
         self._epoch += 1
         self._index = 0
-        self._order = spaced(self._permutation(self._epoch), self._order, self._batch_size)
+        begun = self._epoch * len(self._prompts) % self._batch_size  # draws of the old order in the open batch
+        old = frozenset(self._order[len(self._order) - begun :])
+        self._order = starting_without(old, self._permutation(self._epoch), (self._batch_size - begun) if begun else 0)
 
     def _permutation(self, epoch: int) -> list[int]:
         if not self._shuffle:
@@ -93,27 +96,12 @@ class Loader:
         return generator(self._seed, epoch).permutation(len(self._prompts)).tolist()
 
 
-def spaced(order: Sequence[int], previous: Sequence[int], distance: int) -> list[int]:
-    """`order`, changed as little as possible so that a row comes `distance` or more draws after it did in `previous`.
+def starting_without(rows: Set[int], order: Sequence[int], count: int) -> list[int]:
+    """`order` with `rows` moved behind the first `count` others; all else stays in its order.
 
-    Both hold the same rows, at least `distance` of them. A row that comes too early waits and takes the first place
-    that is late enough; rows behind it move up.
-
-    >>> spaced([3, 0, 1, 2], previous=[0, 1, 2, 3], distance=3)
-    [0, 1, 3, 2]
+    >>> starting_without({3, 0}, [3, 1, 0, 2, 4], count=2)
+    [1, 2, 3, 0, 4]
     """
-    first_new = len(previous) - distance + 1
-    earliest = {row: place for place, row in enumerate(previous[first_new:], start=1)}
-    coming = deque(order)
-    waiting: list[int] = []
-    result: list[int] = []
-    while len(result) < distance - 1:
-        ready = next((row for row in waiting if earliest[row] <= len(result)), None)
-        if ready is not None:
-            waiting.remove(ready)
-            result.append(ready)
-        elif earliest.get(row := coming.popleft(), 0) <= len(result):
-            result.append(row)
-        else:
-            waiting.append(row)
-    return [*result, *waiting, *coming]
+    head = list(islice((row for row in order if row not in rows), count))
+    drawn = frozenset(head)
+    return head + [row for row in order if row not in drawn]

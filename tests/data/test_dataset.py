@@ -1,0 +1,247 @@
+"""Every row is checked and measured before training; what is dropped is counted, what is wrong is named."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from easyr1.data.dataset import Columns, Limits, load_prompts
+from easyr1.errors import ConfigError, DataError
+from tests import tiny
+
+GEOMETRY3K = Path(
+    os.environ.get("EASYR1_GEOMETRY3K", Path(__file__).resolve().parents[3] / "shared" / "data" / "geometry3k-mini")
+)
+LOW, HIGH = 262144, 4194304
+
+
+def load(path, chat, limit=512, **options):
+    media = options.pop("media", chat.media_store())
+    filter_overlong = options.pop("filter_overlong", True)
+    specs = [str(each) for each in path] if isinstance(path, list) else str(path)
+    return load_prompts(specs, chat, media, Limits(limit, filter_overlong), **options)
+
+
+def row(problem="What?", answer="1", **columns):
+    return {"problem": problem, "answer": answer} | columns
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "json"])
+def test_prompts_carry_ids_pictures_answer_and_all_other_columns(tmp_path, vision_chat, form):
+    rows = [line | {"tags": [1, 2], "meta": {"a": "b"}} for line in tiny.vision_rows(4, pictures_per_row=2)]
+    media = vision_chat.media_store()
+    prompts = load(tiny.write_rows(tmp_path / f"rows.{form}", rows), vision_chat, media=media)
+
+    assert [prompt.row for prompt in prompts] == [0, 1, 2, 3]
+    prompt = prompts[-1]
+    pictures = [media.add(picture) for picture in rows[3]["images"]]
+    ids, text = vision_chat.encode(rows[3]["problem"], pictures)
+    assert np.array_equal(prompt.ids, ids)
+    assert (prompt.ids.dtype, prompt.text) == (np.int64, text)
+    assert prompt.media == tuple(picture.handle for picture in pictures)
+    assert prompt.ground_truth == rows[3]["answer"]
+    assert prompt.columns == {"level": 3, "tags": [1, 2], "meta": {"a": "b"}}
+    assert type(prompt.columns["level"]) is int
+    assert prompt.source == str(tmp_path / f"rows.{form}")
+    grids = [media.inputs(handle)["image_grid_thw"] for handle in prompt.media]
+    assert (prompt.ids == vision_chat.image_token_id).sum() == sum(grid.prod() // 4 for grid in grids)
+    assert pickle.loads(pickle.dumps(prompt)).text == text
+
+
+def test_answers_are_left_as_they_are(tmp_path, text_chat):
+    answers = [5, "x", 5.5, ["a", "b"], {"x": 1}, ""]
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [row(answer=answer) for answer in answers])
+    found = [prompt.ground_truth for prompt in load(path, text_chat)]
+    assert found == answers
+    assert [type(answer) for answer in found] == [type(answer) for answer in answers]
+
+
+def test_keys_name_the_columns(tmp_path, vision_chat):
+    rows = [{"q": "<image>?", "a": "1", "pics": [tiny.picture()], "problem": "other"}]
+    path = tmp_path / "rows.jsonl"
+    rows[0]["pics"][0].save(tmp_path / "a.png")
+    path.write_text(json.dumps(rows[0] | {"pics": "a.png"}))
+    (prompt,) = load(path, vision_chat, columns=Columns("q", "a", "pics"))
+    assert len(prompt.media) == 1
+    assert prompt.columns == {"problem": "other"}
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_rows_without_pictures_among_rows_with_pictures(tmp_path, vision_chat, as_table):
+    """None, NaN, [] and no column at all; as pandas joins them and as lines of JSON."""
+    picture = tiny.picture()
+    if as_table:
+        import pandas
+
+        with_pictures = pandas.read_parquet(tiny.write_rows(tmp_path / "a.parquet", tiny.vision_rows(2)))
+        pandas.concat([with_pictures, pandas.DataFrame(tiny.text_rows(2))]).to_parquet(tmp_path / "rows.parquet")
+        path, expected = tmp_path / "rows.parquet", [1, 1, 0, 0]
+    else:
+        rows = [row("<image>", images=[picture]), row(images=None), row(images=[]), row()]
+        path, expected = tiny.write_rows(tmp_path / "rows.jsonl", rows), [1, 0, 0, 0]
+    assert [len(prompt.media) for prompt in load(path, vision_chat)] == expected
+
+
+def test_a_column_of_nan_alone_means_no_pictures(tmp_path, vision_chat, text_chat):
+    path = tiny.write_rows(tmp_path / "rows.parquet", [row(images=float("nan")), row(images=float("nan"))])
+    for chat in (vision_chat, text_chat):
+        assert [prompt.media for prompt in load(path, chat)] == [(), ()]
+
+
+def test_one_picture_need_not_stand_in_a_list(tmp_path, vision_chat):
+    import datasets
+
+    features = datasets.Features(
+        {"problem": datasets.Value("string"), "answer": datasets.Value("string"), "images": datasets.Image()}
+    )
+    rows = [row("<image>", images=tiny.picture()), row(images=None)]
+    datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "rows.parquet")
+    assert [len(prompt.media) for prompt in load(tmp_path / "rows.parquet", vision_chat)] == [1, 0]
+
+
+def test_raw_bytes_and_image_dir(tmp_path, vision_chat):
+    tiny.picture().save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "sub").mkdir()
+    in_table = tiny.write_rows(tmp_path / "sub" / "bytes.parquet", [row("<image>", images=[data])])
+    by_path = tiny.write_rows(tmp_path / "sub" / "paths.parquet", [row("<image>", images=["a.png"])])
+    (first,) = load(in_table, vision_chat)
+    (second,) = load(by_path, vision_chat, image_dir=tmp_path)
+    assert first.media == second.media
+    with pytest.raises(DataError, match=r"sub/a\.png: No such file"):
+        load(by_path, vision_chat)
+    with pytest.raises(ConfigError, match=r"data\.image_dir: there is no folder"):
+        load(by_path, vision_chat, image_dir=tmp_path / "nosuch")
+
+
+def test_pictures_in_a_table_are_read_again_from_the_table(tmp_path, vision_chat):
+    media = vision_chat.media_store()
+    prompts = load(tiny.write_rows(tmp_path / "rows.parquet", tiny.vision_rows(3, 2)), vision_chat, media=media)
+    for prompt, line in zip(prompts, tiny.vision_rows(3, 2), strict=True):
+        for handle, picture in zip(prompt.media, line["images"], strict=True):
+            assert media.image(handle).tobytes() == picture.resize(media.picture(handle).fitted, 3).tobytes()
+
+
+def write_long_and_short(tmp_path):
+    rows = [
+        row("<image>How many circles are there?", images=[tiny.picture(640, 480)]),
+        row("<image>", images=[Image.new("L", (56, 56))]),
+    ]
+    return tiny.write_rows(tmp_path / "rows.jsonl", rows)
+
+
+def test_what_is_too_long_is_dropped_and_counted(tmp_path, vision_chat, caplog):
+    path = write_long_and_short(tmp_path)
+    caplog.set_level("INFO")
+    prompts = load(path, vision_chat, 300, media=vision_chat.media_store(3136, HIGH))
+    assert [prompt.row for prompt in prompts] == [1]
+    report = prompts.report
+    assert str(report).startswith("kept 1 of 2, dropped 1 over-long (longest 4")
+    assert str(report) in caplog.text
+    assert (report.kept, report.dropped, report.limit, report.max_pictures) == (1, {"over-long": 1}, 300, 1)
+    assert report.longest > 391
+    assert report.percentiles["p100"] == len(prompts[0].ids)
+
+
+def test_what_is_too_long_stops_the_run_where_it_is_not_filtered(tmp_path, vision_chat):
+    path = write_long_and_short(tmp_path)
+    media = vision_chat.media_store(3136, HIGH)
+    with pytest.raises(DataError) as told:
+        load(path, vision_chat, 300, media=media, filter_overlong=False)
+    message = str(told.value)
+    assert "row 0: the prompt needs 4" in message
+    assert "391 of them for 1 pictures" in message
+    assert "data.max_prompt_length is 300" in message
+    assert "data.max_pixels" in message
+    longest = load(path, vision_chat, 3000, media=media).report.longest
+    assert len(load(path, vision_chat, longest, media=media, filter_overlong=False)) == 2
+
+
+def test_nothing_left_stops_with_the_reasons(tmp_path, vision_chat):
+    with pytest.raises(DataError, match=r"no row is left: kept 0 of 2, dropped 2 over-long.*shortest prompt has \d+"):
+        load(write_long_and_short(tmp_path), vision_chat, 3)
+
+
+def test_several_files_with_different_columns_are_one_set(tmp_path, vision_chat):
+    first = tiny.write_rows(tmp_path / "a.parquet", tiny.vision_rows(2))
+    second = tiny.write_rows(tmp_path / "b.jsonl", [row(extra="x"), row(problem="a" * 400)])
+    done = []
+    prompts = load([first, second], vision_chat, 100, progress=lambda *numbers: done.append(numbers))
+    assert [(Path(prompt.source).name, prompt.row) for prompt in prompts] == [
+        ("a.parquet", 0),
+        ("a.parquet", 1),
+        ("b.jsonl", 0),
+    ]
+    assert [sorted(prompt.columns) for prompt in prompts[1:]] == [["level"], ["extra"]]
+    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+GOOD = [row(images=None), row(images=None)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (row(answer=None), r"row 2: column 'answer' \(data.answer_key\): it is empty"),
+        (row(problem=None), r"row 2: column 'problem' \(data.prompt_key\): a prompt is a text"),
+        (row("<image><image>", images=["ok.png"]), r"row 2: column 'problem' .*placeholders: 2, pictures: 1"),
+        (row("<image>", images=[]), r"row 2: .*placeholders: 1, pictures: 0"),
+        (row("a", images=["ok.png"]), r"row 2: .*placeholders: 0, pictures: 1"),
+        (row("<image><|image_pad|>", images=["ok.png"]), r"row 2: .*<\|image_pad\|>"),
+        (
+            row("<image>" * 2, images=["ok.png", "half.png"]),
+            r"row 2: column 'images' .*item 1: .*half\.png: not a whole",
+        ),
+        (row("<image>", images=["nosuch.png"]), r"row 2: column 'images' .*item 0: .*nosuch\.png: No such file"),
+        (row("<image>", images=["long.png"]), r"row 2: .*long\.png: 900x3 pixels"),
+        (row("<image>", images=[None]), r"row 2: .*item 0: a picture must be"),
+        (row(videos=["a.mp4"]), r"row 2: column 'videos' .*video comes in a later version"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_column(tmp_path, vision_chat, bad, expected):
+    tiny.picture().save(tmp_path / "ok.png")
+    tiny.picture(200, 200).save(tmp_path / "half.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:500])
+    tiny.picture(900, 3).save(tmp_path / "long.png")
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*GOOD, bad, row(answer=None)])
+    with pytest.raises(DataError, match=expected) as told:
+        load(path, vision_chat)
+    assert str(told.value).startswith(str(path))
+
+
+def test_pictures_need_a_model_that_sees(tmp_path, text_chat):
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.vision_rows(2))
+    with pytest.raises(DataError, match=r"row 0: .*text model"):
+        load(path, text_chat)
+
+
+def test_missing_columns_are_told_before_any_row_is_read(tmp_path, vision_chat):
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [{"problem": "<image>", "label": "1", "picture": []}])
+    with pytest.raises(DataError, match=r"no column 'answer' \(data.answer_key\).*problem, label, picture"):
+        load(path, vision_chat)
+    with pytest.raises(DataError, match=r"no column 'images'.*data.image_key.*problem, label, picture"):
+        load(path, vision_chat, columns=Columns(answer="label"))
+
+
+def test_conversations_are_prompts(tmp_path, text_chat):
+    turns = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What?"}]
+    (prompt,) = load(tiny.write_rows(tmp_path / "rows.parquet", [row(turns)]), text_chat)
+    assert prompt.text.startswith("<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nWhat?<|im_end|>")
+
+
+@pytest.mark.skipif(not GEOMETRY3K.is_dir(), reason="no geometry3k-mini beside the repository (EASYR1_GEOMETRY3K)")
+def test_real_geometry_pictures(vision_chat):
+    media = vision_chat.media_store(LOW, HIGH)
+    prompts = load(GEOMETRY3K / "train.jsonl", vision_chat, 2048, media=media)
+    assert len(prompts) == len(media) == 10
+    assert prompts.report.max_pictures == 1
+    for prompt in prompts:
+        (handle,) = prompt.media
+        grid = media.inputs(handle)["image_grid_thw"]
+        assert (prompt.ids == vision_chat.image_token_id).sum() == grid.prod() // 4
+        assert np.asarray(media.image(handle)).mean() > 220  # thin drawings on transparent, so white, ground
+        assert "choices" in prompt.columns

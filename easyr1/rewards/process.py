@@ -100,11 +100,8 @@ def import_file(path: str) -> ModuleType | Failure:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.append(str(Path(path).parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        return Failure(f"cannot be imported: {tail(error)}")
-    return module
+    failure = attempt(partial(spec.loader.exec_module, module), "cannot be imported:")
+    return failure or module
 
 
 def describe(module: ModuleType, function_name: str) -> Description:
@@ -171,14 +168,14 @@ def score_one(function: Callable[..., Any], item: dict, kwargs: Mapping[str, Any
     return check_scores(function(item, **kwargs), index)
 
 
-def attempt(work: Callable[[], Any]) -> Any:
-    """What the user's function gave, or a Failure that a person can act on."""
+def attempt(work: Callable[[], Any], verb: str = "raised") -> Any:
+    """What the user's code gave, or a Failure that a person can act on."""
     try:
         return work()
     except Breach as breach:
         return Failure(str(breach), breach.index)
     except Exception as error:
-        return Failure(f"raised {tail(error)}")
+        return Failure(f"{verb} {tail(error)}")
 
 
 def tail(error: Exception) -> str:

@@ -32,7 +32,16 @@ class _Answer:
     uniforms: Uniforms
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    finish_reason: str = ""
+    finish_reason: str = ""  # empty while it grows
+
+    def take(self, token: int, log_prob: float, sampling: Sampling, stop_ids: frozenset[int]) -> None:
+        """One more token, which may be the last."""
+        self.ids.append(token)
+        self.log_probs.append(log_prob)
+        if token in stop_ids and not sampling.ignore_eos:
+            self.finish_reason = "stop"
+        elif len(self.ids) >= sampling.max_tokens:
+            self.finish_reason = "length"
 
 
 @dataclass(slots=True)
@@ -222,12 +231,7 @@ class _Run:
         ids = draw(log_probs, uniforms, self.sampling)
         taken = log_probs.gather(-1, ids[:, None])[:, 0].tolist()
         for answer, token, log_prob in zip(rows, ids.tolist(), taken, strict=True):
-            answer.ids.append(token)
-            answer.log_probs.append(log_prob)
-            if token in self.engine.stop_ids and not self.sampling.ignore_eos:
-                answer.finish_reason = "stop"
-            elif len(answer.ids) >= self.sampling.max_tokens:
-                answer.finish_reason = "length"
+            answer.take(token, log_prob, self.sampling, self.engine.stop_ids)
         if first_row or any(answer.finish_reason for answer in rows):
             self.step = None
         self._retire()

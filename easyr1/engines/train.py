@@ -178,7 +178,7 @@ class TorchTrain:
         (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version}))
 
     def load(self, folder: Path) -> None:
-        """Everything that `save` wrote; where it wrote no optimizer state, the optimizer starts anew and it is said."""
+        """Everything that `save` wrote; without optimizer state the optimizer starts anew, which is said."""
         missing, unexpected = load_model(self.scored.model, str(folder / MODEL_FILE), strict=False)
         if missing or unexpected:
             raise DataError(

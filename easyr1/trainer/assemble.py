@@ -1,13 +1,11 @@
 """Configuration -> a trainer, in two stages: first everything that can be checked without a model, then the model."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NoReturn
 
 from easyr1.algorithms.kl import kl_coefficient
 from easyr1.batch import Group
@@ -136,7 +134,7 @@ def _trainer(
     assert plan.total_steps is not None
     skip_special = config.worker.reward.skip_special_tokens
 
-    def score_groups(groups: list[Group], tick: Tick) -> None:
+    def score_groups(groups: Sequence[Group], tick: Tick) -> None:
         score(groups, worker, inputs.chat.decode, skip_special_tokens=skip_special, progress=tick)
 
     def copy_model_files(folder: Path) -> None:
@@ -263,5 +261,5 @@ def _rollout(config: Config, scored: Scored, media: MediaInputs, inputs: Inputs)
     )
 
 
-def _no_media(handle: str) -> Mapping[str, np.ndarray]:
+def _no_media(handle: str) -> NoReturn:
     raise AssertionError(f"a text model was asked for the picture {handle}")

@@ -5,6 +5,7 @@ Knows engines by their contracts alone; not how answers are sampled, models trai
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from easyr1.algorithms.kl import KLCoefficient
@@ -75,13 +76,16 @@ class Trainer:
 
     def score(self, groups: Sequence[Group], clock: Clock) -> None:
         """Fill the log-probs that a step needs: old ones unless the update makes them itself, and the reference's."""
-        passes = [("old", self.policy, "old_log_probs")] if self.plan.recompute_old_log_probs else []
-        passes += [("ref", self.reference, "ref_log_probs")] if self.reference else []
-        for phase, engine, name in passes:
-            with clock.phase(phase), self.progress.phase(f"{phase} log-probs") as tick:
-                for group, scores in zip(groups, engine.score(groups, tick), strict=True):
-                    for sample, log_probs in zip(group.samples, scores, strict=True):
-                        setattr(sample, name, log_probs)
+        if self.plan.recompute_old_log_probs:
+            self._fill("old_log_probs", self.policy, groups, "old", clock)
+        if self.reference is not None:
+            self._fill("ref_log_probs", self.reference, groups, "ref", clock)
+
+    def _fill(self, name: str, engine: TrainEngine, groups: Sequence[Group], phase: str, clock: Clock) -> None:
+        with clock.phase(phase), self.progress.phase(f"{phase} log-probs") as tick:
+            found = engine.score(groups, tick)
+        for sample, log_probs in zip(all_samples(groups), chain.from_iterable(found), strict=True):
+            setattr(sample, name, log_probs)
 
     def credit(self, groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         """Turn scores into advantages."""

@@ -1,0 +1,78 @@
+"""Whole small runs in one process, on tiny models and data written to a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tiny
+from rich.console import Console
+
+from easyr1.config.load import load
+from easyr1.config.resolve import resolve
+from easyr1.tracking.progress import Progress
+from easyr1.trainer.assemble import open_trainer, prepare
+from easyr1.trainer.known import code_facts, machine_facts
+from easyr1.trainer.loop import Trainer
+
+REWARD = '''
+def compute_score(inputs, low=0.0):
+    """How many even token lengths, words and so on: anything that differs between answers."""
+    return [{"overall": (len(one["response"]) % 7) / 7 + low, "length": one["response_length"]} for one in inputs]
+'''
+
+
+def arguments(folder: Path, kind: str = "qwen2", rows: int = 8, **settings: Any) -> list[str]:
+    """Command line of a run whose model, data and reward lie in `folder`; `settings` as section__key=value."""
+    model = folder / kind
+    if not model.exists():
+        tiny.save(kind, model)
+    data = folder / f"rows{rows}.jsonl"
+    if not data.exists():
+        tiny.write_rows(data, tiny.vision_rows(rows) if kind in tiny.VISION_KINDS else tiny.text_rows(rows))
+    (folder / "reward.py").write_text(REWARD)
+    values = {
+        "data.train_files": data,
+        "data.val_files": data,
+        "data.format_prompt": "null",
+        "data.max_prompt_length": 256,
+        "data.max_response_length": 12,
+        "data.rollout_batch_size": 4,
+        "data.min_pixels": tiny.MIN_PIXELS,
+        "data.max_pixels": tiny.MAX_PIXELS,
+        "worker.actor.model.model_path": model,
+        "worker.actor.global_batch_size": 2,
+        "worker.actor.optim.lr": 1e-3,
+        "worker.rollout.n": 3,
+        "worker.reward.reward_function": f"{folder / 'reward.py'}:compute_score",
+        "trainer.save_checkpoint_path": folder / "run",
+        "trainer.max_steps": 2,
+        "trainer.logger": "['file']",
+        "trainer.device": "cpu",
+    }
+    values |= {key.replace("__", "."): value for key, value in settings.items()}
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def run(arguments: list[str], between=None) -> tuple[Trainer, dict[str, float]]:
+    """Train to the end; `between(trainer)` is called before the first step. Returns the trainer and its result."""
+    config, given = load(arguments)
+    facts = machine_facts(code_facts())
+    resolve(config, given, facts)
+    console = Console(quiet=True)
+    progress = Progress(console)
+    with open_trainer(prepare(config, given, facts, progress), progress, console) as trainer:
+        if between is not None:
+            between(trainer)
+        return trainer, trainer.fit()
+
+
+def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def steps(folder: Path) -> dict[int, dict[str, Any]]:
+    """All metrics of each step, merged."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows(folder):
+        merged.setdefault(row["step"], {}).update(row)
+    return merged

@@ -1,0 +1,205 @@
+"""The loop as a whole on tiny models: what is logged and saved, how mini-batches are cut, what a resume goes on from."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import runs
+import torch
+
+from easyr1.errors import ConfigError
+
+ORIGINAL_NAMES = """
+actor/pg_loss actor/ppo_kl actor/entropy_loss actor/pg_clipfrac_higher actor/pg_clipfrac_lower actor/grad_norm actor/lr
+actor/kl_loss actor/kl_coef critic/score/mean critic/rewards/max critic/advantages/min critic/returns/mean
+response_length/mean response_length/clip_ratio prompt_length/max prompt_length/clip_ratio reward/overall reward/length
+timing_s/gen timing_s/reward timing_s/old timing_s/ref timing_s/adv timing_s/update_actor timing_s/step
+timing_per_token_ms/gen timing_per_token_ms/update_actor perf/total_num_tokens perf/time_per_step perf/throughput
+perf/cpu_memory_used_gb
+""".split()
+VALIDATION_NAMES = """
+val/reward_score val/overall_reward val/length_reward val_response_length/mean val_prompt_length/mean
+timing_s/validation
+""".split()
+
+
+@pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl"))
+def test_a_run_logs_the_originals_metrics_and_leaves_its_folder(tmp_path, kind):
+    _, result = runs.run(runs.arguments(tmp_path, kind, trainer__save_freq=1, trainer__val_freq=2))
+    folder = tmp_path / "run"
+    steps = runs.steps(folder)
+    assert sorted(steps) == [0, 1, 2]
+    for step in (1, 2):
+        assert not [name for name in ORIGINAL_NAMES if name not in steps[step]]
+        assert all(math.isfinite(value) for value in steps[step].values() if isinstance(value, float))
+    for step in (0, 2):
+        assert not [name for name in VALIDATION_NAMES if name not in steps[step]]
+    assert "val/reward_score" not in steps[1]
+    assert result["val/reward_score"] == steps[2]["val/reward_score"]
+    assert 0 < steps[1]["actor/entropy"] < math.log(512)
+    record = json.loads((folder / "checkpoint_tracker.json").read_text())
+    assert record["last_global_step"] == 2 and record["last_actor_path"].endswith("global_step_2/actor")
+    assert record["best_global_step"] == 2  # step 1 was not validated, so it cannot be the best
+    assert (folder / "report.html").exists() and (folder / "config.json").exists()
+    assert {"config.json", "tokenizer.json"} <= {
+        path.name for path in (folder / "global_step_2/actor/huggingface").iterdir()
+    }
+
+
+def test_mini_batches_are_cut_by_the_loop_in_order_and_passes_repeat(tmp_path):
+    seen = []
+
+    def watch(trainer):
+        update = trainer.policy.update
+
+        def recorded(groups, lr, kl_coef=0.0):
+            seen.append(([group.prompt.group_id for group in groups], lr))
+            return update(groups, lr, kl_coef)
+
+        trainer.policy.update = recorded
+
+    runs.run(
+        runs.arguments(
+            tmp_path,
+            trainer__max_steps=1,
+            worker__actor__ppo_epochs=2,
+            worker__actor__optim__lr_warmup_steps=4,
+            trainer__val_before_train="false",
+        ),
+        watch,
+    )
+    assert [ids for ids, _ in seen] == [["0-0-0", "0-1-0"], ["0-2-0", "0-3-0"]] * 2
+    assert {lr for _, lr in seen} == {1e-3 / 4}
+
+
+def test_on_policy_skips_the_old_log_probs_and_the_ratio_is_one(tmp_path):
+    runs.run(runs.arguments(tmp_path, worker__actor__global_batch_size=4, algorithm__disable_kl="true"))
+    step = runs.steps(tmp_path / "run")[1]
+    assert "timing_s/old" not in step and "timing_s/ref" not in step
+    assert step["actor/ppo_kl"] == 0 and step["actor/pg_clipfrac_higher"] == 0
+    assert "actor/kl_loss" not in step and "actor/kl_coef" not in step
+
+
+def test_kl_in_the_reward_is_taken_off_and_its_coefficient_adapts(tmp_path):
+    settings = {"algorithm__use_kl_loss": "false", "algorithm__kl_penalty": "kl", "algorithm__kl_coef": 0.5}
+    settings |= {"algorithm__kl_type": "adaptive", "algorithm__kl_horizon": 100, "algorithm__kl_target": 0.001}
+    settings |= {"worker__actor__global_batch_size": 4, "worker__actor__optim__lr": 1e-2}
+    runs.run(runs.arguments(tmp_path, **settings))
+    first, second = (runs.steps(tmp_path / "run")[step] for step in (1, 2))
+    assert first["actor/kl_penalty"] == pytest.approx(0, abs=1e-5)  # the policy is still the reference
+    assert first["critic/rewards/mean"] == pytest.approx(first["critic/score/mean"], abs=1e-4)
+    assert second["critic/rewards/mean"] != pytest.approx(second["critic/score/mean"], abs=1e-4)
+    assert first["actor/kl_coef"] == 0.5 and second["actor/kl_coef"] == pytest.approx(0.5 * (1 - 0.2 * 12 / 100))
+
+
+def test_a_resumed_run_is_the_straight_run(tmp_path):
+    """B14: row order, learning rate, samples, metrics and final weights, over the end of an epoch."""
+    common = {"trainer__save_freq": 3, "trainer__val_before_train": "false", "trainer__val_freq": -1, "rows": 10}
+    weights, drawn = [], []
+
+    def watch(trainer):
+        take = trainer.loader.next
+        trainer.loader.next = lambda count=None: drawn[-1].append(take(count)) or drawn[-1][-1]
+
+    for name, stops in (("straight", [6]), ("broken", [3, 6])):
+        drawn.append([])
+        for stop in stops:
+            path = tmp_path / name
+            trainer, _ = runs.run(
+                runs.arguments(tmp_path, **common, trainer__max_steps=stop, trainer__save_checkpoint_path=path), watch
+            )
+        weights.append(trainer.policy.scored.model.state_dict())
+    assert [[prompt.row for prompt in batch] for batch in drawn[0]] == [[p.row for p in batch] for batch in drawn[1]]
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+    left, right = (runs.steps(tmp_path / name) for name in ("straight", "broken"))
+    assert sorted(left) == sorted(right) == [1, 2, 3, 4, 5, 6]
+    for step, metrics in left.items():
+        for name, value in metrics.items():
+            if not name.startswith(("timing", "perf", "time")):
+                assert right[step][name] == value, (step, name)
+
+
+def test_a_finished_run_does_nothing_and_a_longer_one_goes_on(tmp_path):
+    arguments = runs.arguments(tmp_path, trainer__val_before_train="false")
+    runs.run(arguments)
+    before = runs.rows(tmp_path / "run")
+    trainer, result = runs.run(arguments)
+    assert result == {} and trainer.step == 2 and runs.rows(tmp_path / "run") == before
+    trainer, _ = runs.run([*arguments, "trainer.max_steps=3"])
+    assert trainer.step == 3 and sorted(runs.steps(tmp_path / "run")) == [1, 2, 3]
+
+
+def test_a_run_without_resume_starts_at_zero_and_an_explicit_checkpoint_is_taken_at_any_level(tmp_path):
+    arguments = runs.arguments(tmp_path, trainer__val_before_train="false")
+    runs.run(arguments)
+    trainer, _ = runs.run([*arguments, "trainer.find_last_checkpoint=false", "trainer.max_steps=1"])
+    assert trainer.step == 1
+    starts: list[int] = []
+    for level in ("global_step_1", "global_step_1/actor", ""):  # the last checkpoint of the run folder is step 1's
+        other = [*arguments, f"trainer.save_checkpoint_path={tmp_path / 'other'}", "trainer.max_steps=2"]
+        loaded = f"trainer.load_checkpoint_path={tmp_path / 'run' / level}"
+        trainer, _ = runs.run([*other, loaded], lambda trainer: starts.append(trainer.step))
+    assert starts == [1, 1, 1]
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        runs.run([*arguments, f"trainer.load_checkpoint_path={tmp_path}"])
+
+
+def test_weights_without_optimizer_resume_and_say_so(tmp_path, caplog):
+    arguments = runs.arguments(tmp_path, trainer__val_before_train="false", trainer__save_model_only="true")
+    runs.run(arguments)
+    assert not list((tmp_path / "run").rglob("optim*"))
+    trainer, _ = runs.run([*arguments, "trainer.max_steps=3"])
+    assert trainer.step == 3 and "optimizer starts anew" in caplog.text
+
+
+def test_val_only_validates_once_and_trains_nothing(tmp_path):
+    trainer, result = runs.run(runs.arguments(tmp_path, trainer__val_only="true", trainer__val_before_train="false"))
+    assert trainer.step == 0 and "val/reward_score" in result and sorted(runs.steps(tmp_path / "run")) == [0]
+
+
+def test_validation_logs_the_same_rows_every_time_and_repeats_its_draws(tmp_path):
+    arguments = runs.arguments(tmp_path, worker__actor__optim__lr=0.0, trainer__val_freq=1, data__val_batch_size=3)
+    runs.run(arguments)
+    runs.run([*arguments, "trainer.max_steps=3"])
+    rows = runs.rows(tmp_path / "run", "generations.jsonl")
+    by_step = {}
+    for row in rows:
+        by_step.setdefault(row["step"], []).append((row["row"], row["response"]))
+    assert {len(found) for step, found in by_step.items() if step != 2} == {3}
+    assert len({tuple(found[:3]) for found in by_step.values()}) == 1  # lr 0: same rows, same answers
+
+
+def test_the_best_checkpoint_stays_when_old_ones_go(tmp_path):
+    scores = iter([0.1, 0.9, 0.3, 0.2])
+
+    def score_by_script(trainer):
+        validate = trainer.validate
+        trainer.validate = lambda clock: validate(clock) | {"val/reward_score": next(scores)}
+
+    settings = {"trainer__save_freq": 1, "trainer__val_freq": 1, "trainer__save_limit": 2, "trainer__max_steps": 4}
+    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false", **settings), score_by_script)
+    assert {path.name for path in (tmp_path / "run").glob("global_step_*")} == {"global_step_2", "global_step_4"}
+    record = json.loads((tmp_path / "run" / "checkpoint_tracker.json").read_text())
+    assert record["best_global_step"] == 2 and record["best_val_reward_score"] == 0.9
+
+
+def test_an_update_with_a_broken_gradient_is_told(tmp_path):
+    def break_one(trainer):
+        update = trainer.policy.update
+
+        def broken(groups, lr, kl_coef=0.0):
+            groups[0].samples[0].advantages[0] = float("nan")
+            return update(groups, lr, kl_coef)
+
+        trainer.policy.update = broken
+
+    runs.run(runs.arguments(tmp_path, trainer__max_steps=1), break_one)
+    assert runs.steps(tmp_path / "run")[1]["actor/skipped_updates"] == 1
+    assert any("not finite" in event.get("message", "") for event in runs.rows(tmp_path / "run", "events.jsonl"))
+
+
+def test_the_trainer_has_no_hidden_state_beside_its_fields(tmp_path):
+    trainer, _ = runs.run(runs.arguments(tmp_path, trainer__max_steps=1))
+    assert set(vars(trainer)) == {field.name for field in dataclasses.fields(trainer)}

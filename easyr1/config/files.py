@@ -8,6 +8,7 @@ from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 
 DATA_SUFFIXES = (".parquet", ".json", ".jsonl", ".csv", ".arrow")
+_STEP = re.compile(r"global_step_\d+")
 
 
 def check_files(config: Config, dry_run: bool) -> list[str]:
@@ -63,11 +64,11 @@ def _check_checkpoint(path: str | None) -> None:
     if path is None:
         return
     folder = find_file(path, key)
-    if re.fullmatch(r"global_step_\d+", folder.name) and folder.is_dir():
+    if _STEP.fullmatch(folder.name) and folder.is_dir():
         return
-    above = [parent for parent in folder.parents if re.fullmatch(r"global_step_\d+", parent.name)]
-    below = sorted(folder.glob("global_step_*"), key=lambda step: int(re.sub(r"\D", "", step.name) or 0))
-    near = (above or below)[-1:]
+    above = [parent for parent in folder.parents if _STEP.fullmatch(parent.name)]
+    below = [step for step in folder.glob("global_step_*") if _STEP.fullmatch(step.name)]
+    near = above[:1] or sorted(below, key=lambda step: int(step.name.rpartition("_")[2]))[-1:]
     hint = f"; did you mean {str(near[0])!r}?" if near else ""
     raise ConfigError(key, f"{path!r} is not a checkpoint folder named global_step_<number>{hint}")
 

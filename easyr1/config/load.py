@@ -119,7 +119,7 @@ def _assign(leaves: dict[str, Any], key: str, value: Any) -> list[str]:
         value = {name: value}
     entries = convert(leaf, value, kind)
     leaves[leaf] = _merge(leaves[leaf], entries) if entries else {}
-    return [key] if below or not entries else [f"{leaf}.{name}" for name in entries]
+    return [f"{leaf}.{name}" for name in entries] or [leaf]
 
 
 def _assign_section(leaves: dict[str, Any], key: str, value: Any) -> list[str]:

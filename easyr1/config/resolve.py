@@ -71,7 +71,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
         total_steps=total_steps,
         kl=kl,
         needs_reference=kl != "off",
-        recompute_old_log_probs=updates > 1,
+        recompute_old_log_probs=updates > 1 or kl == "reward",
         update_budget_tokens=actor.micro_batch_size_per_device_for_update * tokens_per_sample,
         experience_budget_tokens=actor.micro_batch_size_per_device_for_experience * tokens_per_sample,
         update_micro_samples=actor.micro_batch_size_per_device_for_update,

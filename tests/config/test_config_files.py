@@ -17,7 +17,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "a@b.jsonl").write_text("")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    for step in (9, 10):
+    for step in (10, 9, 11, 100, 8):
         (tmp_path / "run" / f"global_step_{step}" / "actor").mkdir(parents=True)
     return tmp_path
 
@@ -100,8 +100,8 @@ def test_what_is_there_passes(argument):
         ("worker.actor.model.model_path=run", "holds no config.json"),
         ("worker.actor.model.model_path=null", "no model named"),
         ("worker.actor.model.tokenizer_path=/gone/tokenizer", "does not exist"),
-        ("trainer.load_checkpoint_path=run/global_step_11", "does not exist"),
-        ("trainer.load_checkpoint_path=run", "global_step_10'?"),
+        ("trainer.load_checkpoint_path=run/global_step_12", "does not exist"),
+        ("trainer.load_checkpoint_path=run", "global_step_100'?"),
         ("trainer.load_checkpoint_path=run/global_step_9/actor", "run/global_step_9'?"),
     ],
 )

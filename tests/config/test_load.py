@@ -94,6 +94,8 @@ def test_yaml_may_refer_to_itself_and_to_the_environment(tmp_path, monkeypatch):
         ("data.max_prompt_lenght=10", "did you mean data.max_prompt_length"),
         ("data.n=4", "did you mean worker.rollout.n"),
         ("actor.optim.lr=1", "did you mean worker.actor.optim.lr"),
+        ("worker.critic.optm.lr=1", "did you mean worker.critic.optim.lr"),
+        ("worker.ref.torch_dtype=bf16", "did you mean worker.ref.fsdp.torch_dtype"),
         ("foo.bar=1", "below data, worker, algorithm or trainer"),
         ("data.seed.extra=1", "unknown key"),
         ("worker.reward.score_function=a.py", "is now called worker.reward.reward_function"),

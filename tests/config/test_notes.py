@@ -38,6 +38,15 @@ def notes_of(*argv, facts=CPU):
         (["worker.actor.optim.min_lr_ratio=0.1"], "worker.actor.optim.min_lr_ratio"),
         (["worker.actor.model.lora.alpha=16"], "worker.actor.model.lora.alpha"),
         (["trainer.total_epochs=3", "trainer.max_steps=7"], "trainer.total_epochs"),
+        (
+            ["trainer.find_last_checkpoint=false", "trainer.load_checkpoint_path={tmp_path}/global_step_3"],
+            "trainer.find_last_checkpoint",
+        ),
+        (["trainer.ray_timeline=calls.json"], "trainer.ray_timeline"),
+        (
+            ["data.filter_overlong_prompts=false", "data.filter_overlong_prompts_workers=2"],
+            "data.filter_overlong_prompts_workers",
+        ),
         (["data.shuffle=false", "data.seed=3"], "data.seed"),
         (["worker.rollout.gpu_memory_utilization=0.5"], "worker.rollout.gpu_memory_utilization"),
         (["worker.rollout.tensor_parallel_size=1"], "worker.rollout.tensor_parallel_size"),
@@ -46,13 +55,16 @@ def notes_of(*argv, facts=CPU):
         (["worker.actor.fsdp.fsdp_size=1"], "worker.actor.fsdp.fsdp_size"),
     ],
 )
-def test_keys_without_effect_are_reported(argv, key):
+def test_keys_without_effect_are_reported(argv, key, tmp_path):
+    (tmp_path / "global_step_3").mkdir()
+    argv = [argument.replace("{tmp_path}", str(tmp_path)) for argument in argv]
     assert [note for note in notes_of(*argv) if note.startswith(f"{key} has no effect: ")]
 
 
 def test_keys_with_effect_are_not_reported():
     argv = ["algorithm.use_kl_loss=false", "algorithm.kl_type=adaptive", "algorithm.kl_horizon=10"]
     argv += ["algorithm.online_filtering=true", "algorithm.filter_key=accuracy", "trainer.total_epochs=3"]
+    argv += ["trainer.find_last_checkpoint=false", "data.filter_overlong_prompts_workers=2"]
     argv += ["worker.actor.optim.lr_warmup_ratio=0.1", "data.seed=3", "worker.actor.fsdp.torch_dtype=bf16"]
     assert not [note for note in notes_of(*argv) if "no effect" in note]
 

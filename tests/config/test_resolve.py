@@ -124,6 +124,12 @@ def with_facts(base=CPU, **changes):
             "worker.rollout.max_num_batched_tokens",
             ["4000", "at least 4096"],
         ),
+        (
+            ["worker.rollout.name=vllm", "data.max_response_length=8192"],
+            CPU,
+            "worker.rollout.max_num_batched_tokens",
+            ["8192 tokens", "at least 10240"],
+        ),
         (["data.max_pixels=1000"], CPU, "data.min_pixels", ["262144", "1000"]),
         ([], with_facts(max_prompt_tokens=3000), "data.max_prompt_length", ["3000", "2048", "data.max_pixels"]),
         ([], with_facts(val_rows=0), "data.val_files", ["no validation row"]),
@@ -208,6 +214,7 @@ def test_missing_gpus_stop_a_start_and_are_noted_in_a_dry_run():
         (["trainer.n_gpus_per_node=1"], CPU, "cpu", 1),
         ([], Facts(device="cuda", num_devices=1), "cuda", 1),
         ([], Facts(device="cuda", num_devices=8), "cuda", 1),
+        ([], Facts(device="cuda"), "cuda", 1),
         (["trainer.device=cpu"], Facts(device="cuda", num_devices=8), "cpu", 1),
         ([], Facts(), None, 1),
         (["trainer.n_gpus_per_node=4"], Facts(dry_run=True), None, 4),
@@ -240,6 +247,8 @@ def test_one_update_per_rollout_is_on_policy_and_two_passes_are_not():
     assert (plan.updates_per_rollout, plan.on_policy, plan.recompute_old_log_probs) == (1, True, False)
     plan = plan_of(*on_policy, "worker.actor.ppo_epochs=2")
     assert (plan.updates_per_rollout, plan.on_policy, plan.recompute_old_log_probs) == (2, False, True)
+    plan = plan_of(*on_policy, "algorithm.use_kl_loss=false")
+    assert (plan.on_policy, plan.recompute_old_log_probs) == (True, True)
 
 
 GEOMETRY3K = ["data.rollout_batch_size=32", "worker.actor.global_batch_size=16", "worker.rollout.n=4"]
@@ -311,6 +320,10 @@ def test_validation_sampling_lies_over_the_rollouts():
     assert val_sampling(config) == {"n": 1, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 2048}
     config, _ = load(["worker.rollout.val_override_config.top_p=null", "worker.rollout.val_override_config.n=4"])
     assert (val_sampling(config)["top_p"], val_sampling(config)["n"]) == (1.0, 4)
+
+
+def test_limits_of_the_vllm_engine_do_not_bind_the_torch_sampler():
+    assert plan_of("data.max_response_length=8192").update_budget_tokens == 2048 + 8192
 
 
 def test_greedy_and_single_answers_are_fine_for_validation_only():

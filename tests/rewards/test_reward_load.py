@@ -119,8 +119,8 @@ def test_a_file_that_exits_while_imported_is_told(load):
 
 def test_a_file_may_import_its_neighbours_but_hides_no_module(load, tmp_path):
     (tmp_path / "neighbour.py").write_text("POINTS = 3\n")
-    (tmp_path / "json.py").write_text("raise RuntimeError('hidden')\n")
-    assert load("import json\nfrom neighbour import POINTS\ndef compute_score(x, a=json.dumps(POINTS)): ...\n")
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('hidden')\n")
+    assert load("import colorsys\nfrom neighbour import POINTS\ndef compute_score(x, a=colorsys.rgb_to_hsv): ...\n")
 
 
 def test_the_check_loads_no_torch_here_and_shipped_files_none_there():

@@ -1,5 +1,6 @@
 """The reward process: it scores, it is watched, it dies with its parent, and each failure names its samples."""
 
+import contextlib
 import os
 import re
 import signal
@@ -254,7 +255,7 @@ QUICK = (
 @pytest.fixture
 def parent(tmp_path):
     """Start a program that owns a worker; returns it, its first line read, and the worker's process id."""
-    programs = []
+    programs, workers = [], []
 
     def start(code, mode):
         (tmp_path / "reward.py").write_text(code)
@@ -270,10 +271,14 @@ def parent(tmp_path):
         programs.append(program)
         for line in program.stdout:
             if line.startswith("worker"):
-                return program, int(line.split()[1])
+                workers.append(int(line.split()[1]))
+                return program, workers[-1]
         raise AssertionError(program.stderr.read())
 
     yield start
+    for pid in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # an orphan would hold the pipes that we read from
     for program in programs:
         program.kill()
         program.communicate()

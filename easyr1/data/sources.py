@@ -220,10 +220,8 @@ def _told(spec: str) -> Iterator[None]:
         yield
     except DataError:
         raise
-    # A builder without a single row lets StopIteration through.
-    except (ValueError, OSError, StopIteration, DatasetsError) as error:
-        reason = error.__cause__ or error
-        raise DataError(f"{spec}: cannot be read: {reason or 'it has no rows'}") from error
+    except (ValueError, OSError, DatasetsError) as error:
+        raise DataError(f"{spec}: cannot be read: {error.__cause__ or error}") from error
 
 
 @contextmanager

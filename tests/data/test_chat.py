@@ -190,12 +190,15 @@ def test_tokenizer_path_decides_for_ids_template_and_saved_files(vision_folder, 
     other = tmp_path / "other"
     tiny.tokenizer().save_pretrained(other)
     (other / "chat_template.jinja").write_text("other:" + tiny.CHAT_TEMPLATE)
+    settings = json.loads((other / "tokenizer_config.json").read_text()) | {"model_max_length": 77}
+    (other / "tokenizer_config.json").write_text(json.dumps(settings))
     chat = Chat.load(str(vision_folder), tokenizer_path=str(other))
     assert chat.render("a").startswith("other:")
     assert chat.sees  # the image processor still comes from the model
     chat.copy_files(tmp_path / "saved")
     assert (tmp_path / "saved" / "chat_template.jinja").read_text().startswith("other:")
     assert (tmp_path / "saved" / "preprocessor_config.json").is_file()
+    assert json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text()) == settings
 
 
 def test_a_tokenizer_of_another_model_is_told(vision_folder, tmp_path):

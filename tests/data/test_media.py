@@ -194,6 +194,15 @@ def test_the_cache_holds_the_pictures_used_last_within_its_bytes():
     assert np.array_equal(ours.inputs(b)["pixel_values"], first[b]["pixel_values"])
 
 
+def test_a_file_is_read_again_rather_than_held(tmp_path):
+    tiny.picture().save(tmp_path / "a.png")
+    ours = store()
+    handle = ours.add("a.png", tmp_path).handle
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.png"):
+        ours.inputs(handle)
+
+
 def test_bytes_are_read_again_rather_than_held():
     reads = []
     data = encoded(tiny.picture())

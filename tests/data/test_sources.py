@@ -75,7 +75,7 @@ def test_a_malformed_spec_is_told(spec):
 
 
 def test_a_folder_is_read_by_its_data_files_alone(tmp_path):
-    tiny.write_rows(tmp_path / "train-0.parquet", tiny.text_rows(3))
+    tiny.write_rows(tmp_path / "0.parquet", tiny.text_rows(3))
     (tmp_path / "README.md").write_text("# data")
     (tmp_path / ".gitattributes").write_text("*.parquet filter=lfs")
     (tmp_path / "dataset_info.json").write_text("{}")
@@ -99,6 +99,12 @@ def test_splits_of_a_folder_are_told_by_names(tmp_path, train, test):
     assert len(load_rows(str(tmp_path))) == 3
     assert len(load_rows(f"{tmp_path}@test")) == 1
     assert load_rows(f"{tmp_path}@test").folder == (tmp_path / test).parent
+
+
+def test_shards_in_a_folder_named_data_may_have_any_split(tmp_path):
+    tiny.write_rows(tmp_path / "data" / "hard-00000-of-00002.jsonl", [{"answer": "first"}])
+    tiny.write_rows(tmp_path / "data" / "hard-00001-of-00002.jsonl", [{"answer": "second"}])
+    assert answers(load_rows(f"{tmp_path}@hard")) == ["first", "second"]
 
 
 def test_several_files_of_a_split_are_read_in_the_order_of_their_names(tmp_path):

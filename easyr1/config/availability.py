@@ -30,6 +30,12 @@ MISSING: tuple[Feature, ...] = (
     Feature(
         "worker.actor.ulysses_size", "sequence parallelism", lambda c, _: c.worker.actor.ulysses_size > 1, "set 1"
     ),
+    Feature(
+        "algorithm.online_filtering",
+        "dynamic sampling",
+        lambda c, _: c.algorithm.online_filtering,
+        "set false",
+    ),
     Feature("worker.actor.model.lora.rank", "LoRA", lambda c, _: c.worker.actor.model.lora.rank > 0, "set 0"),
     Feature(
         "worker.hybrid_engine",
@@ -52,6 +58,7 @@ LATER_NAMES: Mapping[str, tuple[str, ...]] = {
         "rloo",
     ),
     "algorithm.kl_penalty": ("full",),
+    "worker.actor.optim.strategy": ("adamw_bf16",),
     "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
     "worker.actor.loss_type": ("cispo", "gspo", "gspo_token", "sapo"),
 }

@@ -4,6 +4,8 @@ from easyr1.config.plan import Facts
 from easyr1.config.schema import Config, CriticConfig
 from easyr1.errors import ConfigError
 
+TORCH_ENGINE_KWARGS = ("max_num_seqs",)  # answers decoded together
+
 
 def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
     """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
@@ -123,10 +125,11 @@ def check_sampling(config: Config, facts: Facts) -> None:
             f"{rollout.n} answer per prompt, but {estimator} compares at least {needs.min_n}; "
             f"set worker.rollout.n to {needs.min_n} or more, for example 8",
         )
-    if rollout.engine_kwargs and rollout.name != "vllm":
-        names = ", ".join(rollout.engine_kwargs)
+    unknown = [name for name in rollout.engine_kwargs if name not in TORCH_ENGINE_KWARGS]
+    if unknown and rollout.name != "vllm":
+        names = ", ".join(unknown)
         raise ConfigError(
-            "worker.rollout.engine_kwargs", f"the torch sampler takes none (got {names}); leave them out"
+            "worker.rollout.engine_kwargs", f"the torch sampler takes {', '.join(TORCH_ENGINE_KWARGS)}, not {names}"
         )
     algorithm = config.algorithm
     if algorithm.online_filtering and algorithm.filter_low >= algorithm.filter_high:

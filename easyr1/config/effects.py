@@ -95,7 +95,6 @@ RULES: tuple[Idle, ...] = (
             "worker.rollout.enforce_eager",
             "worker.rollout.enable_chunked_prefill",
             "worker.rollout.tensor_parallel_size",
-            "worker.rollout.max_num_batched_tokens",
             "worker.rollout.disable_log_stats",
         ),
         lambda _, plan: plan.rollout_engine == "torch",
@@ -108,8 +107,8 @@ RULES: tuple[Idle, ...] = (
     ),
     Idle(
         ("worker.actor.offload", "worker.ref.offload", "worker.critic.offload", *_fsdp("enable_cpu_offload")),
-        lambda _, plan: plan.device == "cpu",
-        "on a CPU there is nothing to move",
+        lambda _, plan: plan.world_size == 1,
+        "on a single rank everything stays where it is in this version",
     ),
     Idle(
         _fsdp("enable_full_shard", "enable_rank0_init", "fsdp_size", "mp_reduce_dtype", "mp_buffer_dtype"),
@@ -122,6 +121,7 @@ RULES: tuple[Idle, ...] = (
             "worker.ref.strategy",
             "worker.critic.strategy",
             "worker.actor.use_torch_compile",
+            "worker.reward.num_cpus",
             *_fsdp("use_orig_params"),
         ),
         lambda _c, _plan: True,

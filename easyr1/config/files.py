@@ -60,41 +60,45 @@ def _check_reward(spec: str | None) -> None:
 
 
 def _check_checkpoint(path: str | None) -> None:
+    """A checkpoint, its actor's or critic's part, or a run folder, whose last checkpoint is meant."""
     key = "trainer.load_checkpoint_path"
     if path is None:
         return
     folder = find_file(path, key)
-    if _STEP.fullmatch(folder.name) and folder.is_dir():
+    is_step = _STEP.fullmatch((folder.parent if folder.name in ("actor", "critic") else folder).name)
+    if folder.is_dir() and (is_step or any(_STEP.fullmatch(step.name) for step in folder.glob("global_step_*"))):
         return
     above = [parent for parent in folder.parents if _STEP.fullmatch(parent.name)]
-    below = [step for step in folder.glob("global_step_*") if _STEP.fullmatch(step.name)]
-    near = above[:1] or sorted(below, key=lambda step: int(step.name.rpartition("_")[2]))[-1:]
-    hint = f"; did you mean {str(near[0])!r}?" if near else ""
-    raise ConfigError(key, f"{path!r} is not a checkpoint folder named global_step_<number>{hint}")
+    hint = f"; did you mean {str(above[0])!r}?" if above else ""
+    raise ConfigError(key, f"{path!r} is no checkpoint (global_step_<number>) and holds none{hint}")
 
 
 def _check_models(config: Config, dry_run: bool) -> list[str]:
     """Folders of models and tokenizers; a hub name is not looked up."""
-    notes = []
     worker = config.worker
-    for section, model in (("actor", worker.actor.model), ("critic", worker.critic.model)):
-        for name in ("model_path", "tokenizer_path"):
-            path = getattr(model, name)
-            if path is None or not looks_local(path):
-                continue
-            try:
-                _check_model(f"worker.{section}.model.{name}", path)
-            except ConfigError as error:
-                if not dry_run:
-                    raise
-                notes.append(f"a real start would stop: {error}")
     if worker.actor.model.model_path is None:
         raise ConfigError("worker.actor.model.model_path", "no model named; give a Hugging Face name or a folder")
-    return notes
+    paths = (
+        ("worker.actor.model.model_path", worker.actor.model.model_path),
+        ("worker.actor.model.tokenizer_path", worker.actor.model.tokenizer_path),
+        ("worker.critic.model.model_path", worker.critic.model.model_path),
+        ("worker.critic.model.tokenizer_path", worker.critic.model.tokenizer_path),
+    )
+    errors = [error for key, path in paths if path is not None and (error := _model_error(key, path)) is not None]
+    if errors and not dry_run:
+        raise errors[0]
+    return [f"a real start would stop: {error}" for error in errors]
 
 
-def _check_model(key: str, path: str) -> None:
-    folder = find_file(path, key)
-    _check_kind(key, folder, folder=True)
+def _model_error(key: str, path: str) -> ConfigError | None:
+    """What is wrong with the folder of a model or tokenizer; nothing is known of a hub name."""
+    if not looks_local(path):
+        return None
+    try:
+        folder = find_file(path, key)
+        _check_kind(key, folder, folder=True)
+    except ConfigError as error:
+        return error
     if key.endswith("model_path") and not (folder / "config.json").is_file():
-        raise ConfigError(key, f"{path!r} holds no config.json, so it is not a Hugging Face model folder")
+        return ConfigError(key, f"{path!r} holds no config.json, so it is not a Hugging Face model folder")
+    return None

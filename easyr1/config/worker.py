@@ -59,7 +59,7 @@ class RolloutConfig:
     """Longest prompt and answer together, in tokens; null = max_prompt_length + max_response_length."""
 
     max_num_batched_tokens: Count = 8192
-    """Most tokens in one step of the vLLM engine."""
+    """Most prompt tokens that the sampler computes in one pass."""
 
     disable_log_stats: bool = True
     """Keep vLLM from printing statistics."""
@@ -72,7 +72,8 @@ class RolloutConfig:
     training, except n, which is then 1. An empty mapping takes all defaults of this key away."""
 
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments for the sampling engine. Our own key."""
+    """Further arguments for the sampling engine; the torch sampler takes max_num_seqs, the answers decoded together.
+    Our own key."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class RewardConfig:
     """Leave special tokens out of the text that the reward function sees."""
 
     num_cpus: Count = 1
-    """Processes that score answers one by one (REWARD_TYPE = "sequential")."""
+    """Accepted for compatibility; one process scores all answers."""
 
     timeout_s: Positive = 300.0
     """Seconds that one call of the reward function may take: a call with the whole batch, or with one sample if

@@ -149,7 +149,9 @@ def _trainer(
         total_steps=plan.total_steps,
         loader=Loader(inputs.train, config.data.rollout_batch_size, config.data.shuffle, config.data.seed),
         val_prompts=inputs.val,
-        collector=Collector(_rollout(config, scored, media, inputs), score_groups, progress),
+        collector=Collector(
+            _rollout(config, scored, media, inputs), score_groups, progress, config.worker.rollout.disable_tqdm
+        ),
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),
         policy=_policy(config, plan, scored, media, optim),

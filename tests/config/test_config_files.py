@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     for step in (10, 9, 11, 100, 8):
-        (tmp_path / "run" / f"global_step_{step}" / "actor").mkdir(parents=True)
+        (tmp_path / "run" / f"global_step_{step}" / "actor" / "huggingface").mkdir(parents=True)
     return tmp_path
 
 
@@ -77,6 +77,8 @@ def test_what_looks_like_a_path(path, local):
         "worker.actor.model.model_path=./model",
         "trainer.load_checkpoint_path=run/global_step_10",
         "trainer.load_checkpoint_path=run/global_step_10/",
+        "trainer.load_checkpoint_path=run/global_step_9/actor",
+        "trainer.load_checkpoint_path=run",
     ],
 )
 def test_what_is_there_passes(argument):
@@ -101,8 +103,8 @@ def test_what_is_there_passes(argument):
         ("worker.actor.model.model_path=null", "no model named"),
         ("worker.actor.model.tokenizer_path=/gone/tokenizer", "does not exist"),
         ("trainer.load_checkpoint_path=run/global_step_12", "does not exist"),
-        ("trainer.load_checkpoint_path=run", "global_step_100'?"),
-        ("trainer.load_checkpoint_path=run/global_step_9/actor", "run/global_step_9'?"),
+        ("trainer.load_checkpoint_path=.", "holds none"),
+        ("trainer.load_checkpoint_path=run/global_step_9/actor/huggingface", "run/global_step_9'?"),
     ],
 )
 def test_what_is_not_there_is_told(argument, message):

@@ -63,15 +63,10 @@ def test_keys_without_effect_are_reported(argv, key, tmp_path):
 
 def test_keys_with_effect_are_not_reported():
     argv = ["algorithm.use_kl_loss=false", "algorithm.kl_type=adaptive", "algorithm.kl_horizon=10"]
-    argv += ["algorithm.online_filtering=true", "algorithm.filter_key=accuracy", "trainer.total_epochs=3"]
+    argv += ["trainer.total_epochs=3"]
     argv += ["trainer.find_last_checkpoint=false", "data.filter_overlong_prompts_workers=2"]
     argv += ["worker.actor.optim.lr_warmup_ratio=0.1", "data.seed=3", "worker.actor.fsdp.torch_dtype=bf16"]
     assert not [note for note in notes_of(*argv) if "no effect" in note]
-
-
-def test_offload_counts_on_a_gpu():
-    notes = notes_of("worker.actor.offload.offload_params=false", facts=Facts(device="cuda", num_devices=1))
-    assert not [note for note in notes if "offload" in note]
 
 
 def test_defaults_and_the_shipped_file_are_not_reported():

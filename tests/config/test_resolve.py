@@ -141,7 +141,12 @@ def with_facts(base=CPU, **changes):
             "algorithm.filter_low",
             ["filter_low=0.99", "filter_high=0.99"],
         ),
-        (["worker.rollout.engine_kwargs.max_num_seqs=8"], CPU, "worker.rollout.engine_kwargs", ["max_num_seqs"]),
+        (
+            ["worker.rollout.engine_kwargs.max_seqs=8"],
+            CPU,
+            "worker.rollout.engine_kwargs",
+            ["max_num_seqs", "max_seqs"],
+        ),
         (
             ["algorithm.adv_estimator=with_values", "worker.critic.global_batch_size=200"],
             CPU,
@@ -362,7 +367,10 @@ def test_start_table_says_what_is_not_known_yet():
 
 def test_start_table_with_filtering_and_max_steps():
     rows = rows_of(
-        *GEOMETRY3K, "algorithm.online_filtering=true", "trainer.max_steps=7", facts=with_facts(train_rows=64)
+        *GEOMETRY3K,
+        "algorithm.online_filtering=true",
+        "trainer.max_steps=7",
+        facts=with_facts(train_rows=64, dry_run=True),
     )
     assert rows["steps per epoch"] == "at most 2"
     assert rows["total steps"] == "7 (trainer.max_steps)"

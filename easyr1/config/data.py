@@ -63,10 +63,11 @@ class DataConfig:
     """Seed of the order of rows. The order depends on it and on the epoch alone."""
 
     min_pixels: Count | None = 262144
-    """Smaller pictures are enlarged to this many pixels; null = no lower limit."""
+    """Smaller pictures are enlarged to this many pixels; null = the processor's own limit."""
 
     max_pixels: Count | None = 4194304
-    """Larger pictures are reduced to this many pixels, and with them the tokens that they cost; null = no limit."""
+    """Larger pictures are reduced to this many pixels, and with them the tokens that they cost; null = the processor's
+    own limit."""
 
     filter_overlong_prompts: bool = True
     """Leave out rows whose prompt is longer than max_prompt_length; false = stop at the first such row."""

@@ -11,18 +11,28 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def find_file(path: str, key: str) -> Path:
     """The file or folder that `path`, the value of `key`, means, as an absolute path.
 
-    Relative paths start at the working directory; `examples/...` that is not there is looked for in the package,
-    so that the shipped files are found from everywhere. Raises ConfigError where nothing is there.
+    Raises ConfigError where nothing is there.
     """
-    wanted = Path(path).expanduser()
-    places = [wanted.absolute()]
-    if not wanted.is_absolute() and wanted.parts[:1] == ("examples",):
-        places.append(PACKAGE / wanted)
+    places = _places(path)
     for place in places:
         if place.exists():
             return place
     looked = " and ".join(map(str, places))
     raise ConfigError(key, f"{path!r} does not exist (looked for {looked}){_near_by(places)}")
+
+
+def locate(path: str) -> Path:
+    """Where `path` points to, whether something is there or not."""
+    places = _places(path)
+    return next((place for place in places if place.exists()), places[0])
+
+
+def _places(path: str) -> list[Path]:
+    """Relative paths start at the working directory; `examples/...` that is not there is looked for in the package,
+    so that the shipped files are found from everywhere."""
+    wanted = Path(path).expanduser()
+    shipped = not wanted.is_absolute() and wanted.parts[:1] == ("examples",)
+    return [wanted.absolute(), PACKAGE / wanted] if shipped else [wanted.absolute()]
 
 
 def _near_by(places: list[Path]) -> str:

@@ -84,8 +84,17 @@ class Entry:
 class PromptSet(Sequence[Prompt]):
     """The prompts of a data set. Ids are held; text, answer and other columns are read from the rows when asked."""
 
-    def __init__(self, tables: Sequence[Rows], entries: Sequence[Entry], chat: Chat, columns: Columns, report: Report):
+    def __init__(
+        self,
+        tables: Sequence[Rows],
+        entries: Sequence[Entry],
+        chat: Chat,
+        media: MediaStore | None,
+        columns: Columns,
+        report: Report,
+    ) -> None:
         self.report = report
+        self._media = media
         self._entries = entries
         self._chat = chat
         self._columns = columns
@@ -107,9 +116,16 @@ class PromptSet(Sequence[Prompt]):
             media=entry.media,
             text=self._chat.render(row[self._columns.prompt]),
             ground_truth=row[self._columns.answer],
-            columns={name: value for name, value in row.items() if name not in self._columns.all},
+            columns=self._sizes(entry) | {name: row[name] for name in row if name not in self._columns.all},
             source=table.spec,
         )
+
+    def _sizes(self, entry: Entry) -> dict[str, list[tuple[int, int]]]:
+        """(width, height) of the row's pictures as they were and as the model sees them, for answers with coordinates."""
+        if self._media is None or not entry.media:
+            return {}
+        pictures = [self._media.picture(handle) for handle in entry.media]
+        return {"image_sizes": [one.size for one in pictures], "model_image_sizes": [one.fitted for one in pictures]}
 
 
 def load_prompts(
@@ -156,7 +172,7 @@ def load_prompts(
             "data.max_prompt_length or lower data.max_pixels."
         )
     logger.info("%s: %s", specs, report)
-    return PromptSet(tables, entries, chat, columns, report)
+    return PromptSet(tables, entries, chat, media, columns, report)
 
 
 class RowReader:

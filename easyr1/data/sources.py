@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from easyr1.config.paths import locate
 from easyr1.errors import DataError
 
 if TYPE_CHECKING:
@@ -74,13 +75,13 @@ def load_rows(spec: str) -> Rows:
     Raises DataError for anything that cannot be read.
     """
     name, split = parse_spec(spec)
-    path = Path(name).expanduser()
+    path = locate(name)
     if path.is_file():
         table, folder = _load_files({"train": [path]}, spec, split), path.parent
     elif path.is_dir():
         table, folder = _load_folder(path, spec, split)
     elif _looks_local(name):
-        raise DataError(f"{spec}: there is no file or folder {path.absolute()}.")
+        raise DataError(f"{spec}: there is no file or folder {path}.")
     else:
         table, folder = _load_hub(name, spec, split), None
     if len(table) == 0:

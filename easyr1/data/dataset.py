@@ -121,7 +121,7 @@ class PromptSet(Sequence[Prompt]):
         )
 
     def _sizes(self, entry: Entry) -> dict[str, list[tuple[int, int]]]:
-        """(width, height) of the row's pictures as they were and as the model sees them, for answers with coordinates."""
+        """(width, height) of the pictures as they were and as the model sees them, for answers with coordinates."""
         if self._media is None or not entry.media:
             return {}
         pictures = [self._media.picture(handle) for handle in entry.media]

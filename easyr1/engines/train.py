@@ -17,7 +17,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 
 from easyr1.algorithms.kl import PENALTIES
 from easyr1.algorithms.losses import LOSSES, aggregate
-from easyr1.batch import Group, Sample, Sums, all_samples
+from easyr1.batch import Group, Sample, Sums
 from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state_tensors
 from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
 from easyr1.engines.protocols import Progress
@@ -109,6 +109,7 @@ class TorchTrain:
             self.version += 1
             sums.add("actor/grad_norm", float(norm))
         sums.add("actor/skipped_updates", not finite)
+        sums.add("actor/banned_tokens", whole.num_banned)
         sums.add("actor/lr", lr)
         self.optimizer.zero_grad(set_to_none=True)
         return sums
@@ -205,6 +206,7 @@ class _MiniBatch:
             for number, sample in enumerate(group.samples)
         }
         self.number = {place: number for number, place in enumerate(self.samples)}
-        counts = [int((~np.isin(sample.completion.ids, banned.numpy())).sum()) for sample in all_samples(groups)]
+        counts = [int((~np.isin(sample.completion.ids, banned.numpy())).sum()) for sample in self.samples.values()]
         self.lengths = torch.tensor(counts)
         self.num_tokens = sum(counts)
+        self.num_banned = sum(len(sample) for sample in self.samples.values()) - self.num_tokens

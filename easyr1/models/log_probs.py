@@ -30,7 +30,8 @@ def token_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """hidden (N, H), targets (N,) -> log-probs (N,) float32 with gradient, entropies (N,) float32 without.
 
-    Each chunk's logits are computed again in the backward pass. A banned target has log-prob -inf: do not train on it.
+    Where there are several chunks, each one's logits are computed again in the backward pass. A banned target has
+    log-prob -inf: do not train on it.
     """
 
     def chunk(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,7 +42,7 @@ def token_log_probs(
 
     vocabulary = head(hidden[:1].detach()).shape[-1] if len(hidden) else 1
     size = max(1, CHUNK_ELEMENTS // vocabulary)
-    if len(hidden) <= size and not torch.is_grad_enabled():
+    if len(hidden) <= size:
         return chunk(hidden, targets)
     parts = [
         checkpoint(chunk, part, wanted, use_reentrant=False, preserve_rng_state=False)

@@ -55,6 +55,7 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
     """Check reward file, tokenizer, every row of the data, and with their numbers the configuration once more."""
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     model = config.worker.actor.model
+    load_model_config(model_spec(config, resolve(config, given, facts)))  # refuses what override_config cannot change
     chat = Chat.load(
         str(model.model_path),
         tokenizer_path=model.tokenizer_path,

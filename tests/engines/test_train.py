@@ -138,6 +138,7 @@ def test_a_banned_id_in_an_answer_leaves_everything_finite_and_the_others_alone(
         np.testing.assert_allclose(left, right, rtol=0, atol=1e-5)
     metrics = engine.update(groups, LR).means()
     assert all(np.isfinite(value) for value in metrics.values()) and metrics["actor/skipped_updates"] == 0
+    assert metrics["actor/banned_tokens"] == 1
 
 
 @pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl"))

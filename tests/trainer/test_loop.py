@@ -1,4 +1,4 @@
-"""The loop as a whole on tiny models: what is logged and saved, how mini-batches are cut, what a resume goes on from."""
+"""The loop as a whole on tiny models: what is logged and saved, how mini-batches are cut, what a resume takes up."""
 
 import dataclasses
 import json
@@ -17,11 +17,11 @@ response_length/mean response_length/clip_ratio prompt_length/max prompt_length/
 timing_s/gen timing_s/reward timing_s/old timing_s/ref timing_s/adv timing_s/update_actor timing_s/step
 timing_per_token_ms/gen timing_per_token_ms/update_actor perf/total_num_tokens perf/time_per_step perf/throughput
 perf/cpu_memory_used_gb
-""".split()
+"""
 VALIDATION_NAMES = """
 val/reward_score val/overall_reward val/length_reward val_response_length/mean val_prompt_length/mean
 timing_s/validation
-""".split()
+"""
 
 
 @pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl"))
@@ -31,10 +31,10 @@ def test_a_run_logs_the_originals_metrics_and_leaves_its_folder(tmp_path, kind):
     steps = runs.steps(folder)
     assert sorted(steps) == [0, 1, 2]
     for step in (1, 2):
-        assert not [name for name in ORIGINAL_NAMES if name not in steps[step]]
+        assert not [name for name in ORIGINAL_NAMES.split() if name not in steps[step]]
         assert all(math.isfinite(value) for value in steps[step].values() if isinstance(value, float))
     for step in (0, 2):
-        assert not [name for name in VALIDATION_NAMES if name not in steps[step]]
+        assert not [name for name in VALIDATION_NAMES.split() if name not in steps[step]]
     assert "val/reward_score" not in steps[1]
     assert result["val/reward_score"] == steps[2]["val/reward_score"]
     assert 0 < steps[1]["actor/entropy"] < math.log(512)

@@ -30,12 +30,6 @@ MISSING: tuple[Feature, ...] = (
     Feature(
         "worker.actor.ulysses_size", "sequence parallelism", lambda c, _: c.worker.actor.ulysses_size > 1, "set 1"
     ),
-    Feature(
-        "algorithm.online_filtering",
-        "dynamic sampling",
-        lambda c, _: c.algorithm.online_filtering,
-        "set false",
-    ),
     Feature("worker.actor.model.lora.rank", "LoRA", lambda c, _: c.worker.actor.model.lora.rank > 0, "set 0"),
     Feature(
         "worker.hybrid_engine",

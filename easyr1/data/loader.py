@@ -50,6 +50,12 @@ class Loader:
             self._index += 1
         return drawn
 
+    def at(self, epoch: int, index: int) -> Prompt:
+        """The prompt that was drawn at a place of the past or of this epoch."""
+        other = Loader(self._prompts, self._batch_size, self._shuffle, self._seed)
+        other.restore(self.state() | {"epoch": epoch, "index": index})
+        return other.next(1)[0]
+
     def state(self) -> dict[str, int | bool]:
         """The position, and what it is a position in; plain numbers."""
         return {

@@ -125,9 +125,10 @@ class TorchTrain:
         log_probs, entropy = log_probs[kept], entropy[kept]
         device = log_probs.device
 
-        def flat(name: str) -> torch.Tensor | None:
-            arrays = [getattr(one, name) for one in samples]
-            return None if arrays[0] is None else torch.from_numpy(np.concatenate(arrays)).to(device)[kept]
+        def flat(name: str) -> torch.Tensor:
+            """(N,) values of the samples, NaN where a sample has none."""
+            arrays = [_or_nan(getattr(one, name), len(one)) for one in samples]
+            return torch.from_numpy(np.concatenate(arrays)).to(device)[kept]
 
         def average(values: torch.Tensor) -> torch.Tensor:
             return aggregate(
@@ -139,12 +140,12 @@ class TorchTrain:
                 lengths=whole.lengths,
             )
 
-        old, advantages = flat("old_log_probs"), flat("advantages")
-        assert advantages is not None
+        old = flat("old_log_probs")
+        old = torch.where(old.isnan(), log_probs.detach(), old)  # none given: the policy is the one that sampled
         losses, metrics = LOSSES[objective.loss](
             log_probs,
-            log_probs.detach() if old is None else old,
-            advantages,
+            old,
+            flat("advantages"),
             clip_low=objective.clip_low,
             clip_high=objective.clip_high,
             clip_dual=objective.clip_dual,
@@ -153,9 +154,7 @@ class TorchTrain:
         share = average(losses)
         shares = {"pg_loss": share.detach(), **{name: average(metric) for name, metric in metrics.items()}}
         if objective.kl_penalty is not None:
-            ref = flat("ref_log_probs")
-            assert ref is not None
-            kl = average(PENALTIES[objective.kl_penalty](log_probs, ref))
+            kl = average(PENALTIES[objective.kl_penalty](log_probs, flat("ref_log_probs")))
             share = share + kl_coef * kl
             shares["kl_loss"] = kl.detach()
         shares["entropy_loss"] = average(-log_probs.detach())
@@ -194,6 +193,10 @@ class TorchTrain:
 
     def _names(self) -> dict[torch.Tensor, str]:
         return {parameter: name for name, parameter in self.scored.model.named_parameters()}
+
+
+def _or_nan(array: np.ndarray | None, length: int) -> np.ndarray:
+    return np.full(length, np.nan, np.float32) if array is None else array
 
 
 class _MiniBatch:

@@ -32,7 +32,7 @@ from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.checkpoint import Checkpoints, read_state
-from easyr1.trainer.collect import Collector
+from easyr1.trainer.collect import Collector, DynamicSampler, Filter
 from easyr1.trainer.loop import Trainer
 
 
@@ -144,15 +144,16 @@ def _trainer(
 
     optim = optim_spec(config, plan)
     sampling = train_sampling(config)
+    rollout = _rollout(config, scored, media, inputs)
+    collector = Collector(rollout, score_groups, progress, config.worker.rollout.disable_tqdm)
     return Trainer(
         config=config,
         plan=plan,
         total_steps=plan.total_steps,
         loader=Loader(inputs.train, config.data.rollout_batch_size, config.data.shuffle, config.data.seed),
         val_prompts=inputs.val,
-        collector=Collector(
-            _rollout(config, scored, media, inputs), score_groups, progress, config.worker.rollout.disable_tqdm
-        ),
+        collector=collector,
+        dynamic=DynamicSampler(collector, _filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),
         policy=_policy(config, plan, scored, media, optim),
@@ -249,6 +250,17 @@ def _budgets(config: Config, plan: Plan) -> tuple[Budget, Budget]:
     return (
         Budget(samples=plan.experience_micro_samples, key=key.format("experience")),
         Budget(samples=plan.update_micro_samples, key=key.format("update")),
+    )
+
+
+def _filter(config: Config) -> Filter:
+    """Which groups dynamic sampling keeps."""
+    return Filter(
+        key=config.algorithm.filter_key,
+        low=config.algorithm.filter_low,
+        high=config.algorithm.filter_high,
+        draw_size=config.data.mini_rollout_batch_size or config.data.rollout_batch_size,
+        max_tries=config.trainer.max_try_make_batch,
     )
 
 

@@ -1,14 +1,21 @@
-"""Prompts -> answered and scored groups. The one place where sampling and rewards meet."""
+"""Prompts -> answered and scored groups; with dynamic sampling, as many useful groups as a step needs.
+
+The one place where sampling and rewards meet. Knows neither advantages nor updates.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
+from easyr1.algorithms.filters import is_useful
 from easyr1.batch import Group, Prompt, Sample
 from easyr1.engines.protocols import RolloutEngine, Sampling
+from easyr1.errors import ConfigError
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.progress import Progress
 
 Score = Callable[[Sequence[Group], Callable[[int, int], None]], None]  # fills text and scores of every sample
+Draw = Callable[[int], list[Prompt]]  # the next so many prompts
 
 
 class Collector:
@@ -33,3 +40,80 @@ class Collector:
         with clock.phase("reward"), self.progress.phase(f"{what}scoring", total) as tick:
             self.score(groups, tick)
         return groups
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which groups dynamic sampling keeps, how many prompts it draws at a time, and when it gives up."""
+
+    key: str
+    low: float
+    high: float
+    draw_size: int
+    max_tries: int  # 0 or less: no limit
+
+    def keeps(self, group: Group) -> bool:
+        """Whether the group is worth training on; ConfigError where its samples lack the score."""
+        for sample in group.samples:
+            if self.key not in sample.scores:
+                raise ConfigError(
+                    "algorithm.filter_key",
+                    f"the reward function returns no {self.key!r} for row {group.prompt.row}; it returns "
+                    f"{', '.join(sample.scores)}",
+                )
+        return is_useful([sample.scores[self.key] for sample in group.samples], self.low, self.high)
+
+
+@dataclass
+class Gathering:
+    """What a step gathered: the groups to train on, and all that were sampled for it."""
+
+    groups: list[Group]
+    sampled: list[Group]
+    tries: int
+
+    def metrics(self) -> dict[str, float]:
+        """How much of the sampling was of use; nothing where every group is kept."""
+        kept = len(self.groups)
+        return {"rollout/sampled_groups": len(self.sampled), "rollout/kept_groups": kept, "rollout/tries": self.tries}
+
+
+class DynamicSampler:
+    """Draws, samples and scores until a step has enough useful groups; what is over waits for the next step.
+
+    Dynamic sampling of DAPO (arXiv:2503.14476), section 3.2. Groups that wait keep the log-probs and the version of
+    the weights that sampled them.
+    """
+
+    def __init__(self, collector: Collector, rule: Filter) -> None:
+        self.collector = collector
+        self.rule = rule
+        self.waiting: list[Group] = []
+
+    def gather(self, draw: Draw, needed: int, sampling: Sampling, clock: Clock) -> Gathering:
+        """`needed` useful groups; ConfigError with advice when too many tries leave too few."""
+        kept, self.waiting = self.waiting, []
+        sampled: list[Group] = []
+        tries = 0
+        with self.collector.progress.phase("useful groups", needed) as tick:
+            while len(kept) < needed:
+                if 0 < self.rule.max_tries <= tries:
+                    raise ConfigError("trainer.max_try_make_batch", self._advice(len(kept), needed, sampled))
+                tries += 1
+                groups = self.collector.collect(draw(self.rule.draw_size), sampling, clock, f"try {tries}: ")
+                sampled += groups
+                kept += [group for group in groups if self.rule.keeps(group)]
+                tick(min(len(kept), needed), None)
+        self.waiting = kept[needed:]
+        return Gathering(kept[:needed], sampled, tries)
+
+    def _advice(self, kept: int, needed: int, sampled: Sequence[Group]) -> str:
+        rule = self.rule
+        means = [sum(one.scores[rule.key] for one in group.samples) / len(group.samples) for group in sampled]
+        low, high = sum(mean <= rule.low for mean in means), sum(mean >= rule.high for mean in means)
+        return (
+            f"after {rule.max_tries} tries {kept} of {needed} groups are useful; of {len(sampled)} sampled ones {low} "
+            f"have a mean {rule.key!r} of at most {rule.low:g}, {high} of at least {rule.high:g}, the others have "
+            "equal scores. Take easier or harder rows, raise worker.rollout.n, widen algorithm.filter_low and "
+            "filter_high, or raise this limit"
+        )

@@ -19,10 +19,11 @@ from easyr1.tracking.clock import Clock
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
 from easyr1.tracking.report import write_report
+from easyr1.trainer.carried import from_records, to_records
 from easyr1.trainer.checkpoint import Checkpoints, read_state
-from easyr1.trainer.collect import Collector
+from easyr1.trainer.collect import Collector, DynamicSampler
 from easyr1.trainer.credit import KlInReward, assign
-from easyr1.trainer.metrics import count_tokens, training_metrics
+from easyr1.trainer.metrics import count_tokens, score_means, training_metrics
 from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
 
 
@@ -36,6 +37,7 @@ class Trainer:
     loader: Loader
     val_prompts: Sequence[Prompt]
     collector: Collector
+    dynamic: DynamicSampler | None  # None: every group is trained on
     sampling: Sampling
     val_sampling: Sampling
     policy: TrainEngine
@@ -62,9 +64,9 @@ class Trainer:
         while self.step < self.total_steps and not self.config.trainer.val_only:
             self.step += 1
             clock = Clock()
-            groups = self.collector.collect(self.loader.next(), self.sampling, clock)
+            groups, gathered = self.gather(clock)
             self.score(groups, clock)
-            metrics = self.credit(groups, clock)
+            metrics = self.credit(groups, clock) | gathered
             metrics |= self.update(groups, clock)
             validated = self.validate(clock) if self.is_due(self.config.trainer.val_freq) else {}
             self.tracker.log(metrics | validated | clock.metrics(*count_tokens(groups)), self.step)
@@ -74,12 +76,23 @@ class Trainer:
         write_report(self.checkpoints.folder)
         return last
 
+    def gather(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
+        """The groups of this step, and with dynamic sampling what it took to get them."""
+        if self.dynamic is None:
+            return self.collector.collect(self.loader.next(), self.sampling, clock), {}
+        gathering = self.dynamic.gather(self.loader.next, self.plan.prompts_per_rollout, self.sampling, clock)
+        means = score_means(gathering.sampled).items()  # of all that was sampled: what is kept is chosen by its score
+        return gathering.groups, gathering.metrics() | {f"reward/{name}": value for name, value in means}
+
     def score(self, groups: Sequence[Group], clock: Clock) -> None:
         """Fill the log-probs that a step needs: old ones unless the update makes them itself, and the reference's."""
         if self.plan.recompute_old_log_probs:
             self._fill("old_log_probs", self.policy, groups, "old", clock)
         if self.reference is not None:
             self._fill("ref_log_probs", self.reference, groups, "ref", clock)
+        for sample in all_samples(groups):
+            if sample.completion.weights_version != self.policy.version:  # it waited: older weights sampled it
+                sample.old_log_probs = sample.completion.log_probs
 
     def _fill(self, name: str, engine: TrainEngine, groups: Sequence[Group], phase: str, clock: Clock) -> None:
         with clock.phase(phase), self.progress.phase(f"{phase} log-probs") as tick:
@@ -130,7 +143,8 @@ class Trainer:
 
     def save(self, val_score: float | None, clock: Clock) -> None:
         """Write a checkpoint of this step."""
-        state = {"loader": self.loader.state(), "kl": self.kl.state()}
+        waiting = to_records(self.dynamic.waiting) if self.dynamic else []
+        state = {"loader": self.loader.state(), "kl": self.kl.state(), "waiting_groups": waiting}
         with clock.phase("save_checkpoint"):
             folder = self.checkpoints.save(self.step, self.policy, state, val_score, self.copy_model_files)
         self.tracker.log({"timing_s/save_checkpoint": clock.seconds["save_checkpoint"]}, self.step)
@@ -143,6 +157,8 @@ class Trainer:
         self.collector.rollout.load((), self.policy.version)
         self.loader.restore(state["loader"])
         self.kl.load(state["kl"])
+        if self.dynamic is not None:
+            self.dynamic.waiting = from_records(state["waiting_groups"], self.loader.at)
         self.step = state["step"]
         at = f"epoch {state['loader']['epoch']}, row {state['loader']['index']}"
         self.tracker.event(

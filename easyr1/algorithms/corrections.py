@@ -1,0 +1,73 @@
+"""Importance weights where sampler and trainer do not agree on how likely a sampled token was.
+
+The two may compute in different precision or with other kernels, so even the same weights give other log-probs. With
+r = exp(trainer - sampler), each correction turns r into a weight of the token's loss. No gradient flows through them.
+
+Shape legend: N answer tokens laid end to end, B samples.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_LIMIT = 20.0
+
+
+def ratio(log_probs: Tensor, sampler: Tensor) -> Tensor:
+    """(N,) exp(trainer - sampler), its exponent cut at +-20."""
+    return (log_probs.float() - sampler.float()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def truncated(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
+    """min(r, cap): truncated importance sampling, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+    Training" (Yao et al., 2025); the truncation is that of Ionides (2008).
+
+    >>> truncated(torch.tensor([0.0, 2.0]), torch.zeros(2), torch.tensor([0, 0]), 2.0).tolist()
+    [1.0, 2.0]
+    """
+    return ratio(log_probs, sampler).clamp(max=cap)
+
+
+def masked(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
+    """r where it is at most `cap`, else 0: a token that the sampler took for much less likely teaches nothing.
+
+    >>> masked(torch.tensor([0.0, 2.0]), torch.zeros(2), torch.tensor([0, 0]), 2.0).tolist()
+    [1.0, 0.0]
+    """
+    weights = ratio(log_probs, sampler)
+    return torch.where(weights <= cap, weights, 0.0)
+
+
+def icepop(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
+    """r where it lies in [1 / cap, cap], else 0: IcePop, of the report on Ring-1T (arXiv:2510.18855).
+
+    >>> icepop(torch.tensor([0.0, 2.0, -2.0]), torch.zeros(3), torch.tensor([0, 0, 0]), 2.0).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    weights = ratio(log_probs, sampler)
+    return torch.where((weights <= cap) & (weights >= 1 / cap), weights, 0.0)
+
+
+def sequence_mask(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
+    """1 for all tokens of a sample whose geometric mean of r lies in [1 / cap, cap], 0 for those of the others.
+
+    >>> sequence_mask(torch.tensor([0.0, 3.0, 0.1]), torch.zeros(3), torch.tensor([0, 0, 1]), 2.0).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    gap = log_probs.float() - sampler.float()
+    size = int(sample.max()) + 1 if len(sample) else 0
+    counts = gap.new_zeros(size).index_add_(0, sample, torch.ones_like(gap))
+    means = gap.new_zeros(size).index_add_(0, sample, gap) / counts.clamp(min=1)
+    kept = means.exp().clamp(max=torch.finfo(torch.float32).max)
+    return ((kept <= cap) & (kept >= 1 / cap)).float()[sample]
+
+
+Correction = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+CORRECTIONS: dict[str, Correction] = {
+    "tis": truncated,
+    "mis": masked,
+    "icepop": icepop,
+    "seq_mask": sequence_mask,
+}

@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from easyr1.errors import ConfigError
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
-from easyr1.models.scored import ModelInputs, Scored
+from easyr1.models.scored import ModelInputs, Scored, Valued
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,13 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
     if trainable and spec.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return scored
+
+
+def build_critic(spec: ModelSpec) -> Valued:
+    """The model of `spec` with a value head, to be trained."""
+    policy = build(spec)
+    critic = Valued(policy.model, policy.packed, policy.compute_dtype)
+    return critic.to(device=policy.device, dtype=DTYPES[spec.param_dtype]).train()
 
 
 def load_model(spec: ModelSpec) -> PreTrainedModel:

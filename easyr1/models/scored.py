@@ -55,6 +55,11 @@ class Scored(nn.Module):
     def device(self) -> torch.device:
         return self.banned.device
 
+    @property
+    def saved(self) -> nn.Module:
+        """The module whose weights make a checkpoint, under the names that it gives them."""
+        return self.model
+
     def forward(
         self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor] | torch.Tensor:
@@ -82,3 +87,29 @@ class Scored(nn.Module):
         if self.compute_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+
+class Valued(Scored):
+    """The critic's root: the same backbone with a value in the place of a log-prob.
+
+    The value of a token is that of the state in which it was sampled, read where its log-prob would be. It starts at 0,
+    so that an untrained critic is no worse than none. The language head is not used.
+    """
+
+    def __init__(self, model: PreTrainedModel, packed: bool, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__(model, packed, compute_dtype=compute_dtype)
+        self.value_head = nn.Linear(model.config.get_text_config().hidden_size, 1, bias=False)
+        nn.init.zeros_(self.value_head.weight)
+
+    @property
+    def saved(self) -> nn.Module:
+        return self
+
+    def forward(  # type: ignore[override]
+        self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values (N,) of the chosen tokens, twice for the two outputs of a root; the other arguments do not matter."""
+        with self._precision():
+            hidden = self._hidden(inputs)
+        values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
+        return values, values.detach()

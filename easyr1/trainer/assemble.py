@@ -18,12 +18,13 @@ from easyr1.data.chat import Chat
 from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
 from easyr1.data.loader import Loader
 from easyr1.data.media import MediaStore
+from easyr1.engines.objective import PolicyObjective
 from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, MediaInputs
 from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
-from easyr1.engines.train import Objective, TorchTrain
+from easyr1.engines.train import TorchTrain
 from easyr1.models.build import ModelSpec, build, load_model_config, stop_ids
 from easyr1.models.scored import Scored
 from easyr1.rewards.load import load_reward
@@ -217,7 +218,7 @@ def train_sampling(config: Config) -> Sampling:
 
 def _policy(config: Config, plan: Plan, scored: Scored, media: MediaInputs, optim: OptimSpec) -> TorchTrain:
     actor = config.worker.actor
-    objective = Objective(
+    objective = PolicyObjective(
         loss=actor.loss_type,
         average=actor.loss_avg_mode,
         clip_low=actor.clip_ratio_low,

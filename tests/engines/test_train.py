@@ -10,9 +10,10 @@ import tiny
 import torch
 
 from easyr1.batch import Group, all_samples
+from easyr1.engines.objective import PolicyObjective
 from easyr1.engines.optimizer import OptimSpec, learning_rate
 from easyr1.engines.pack import Budget
-from easyr1.engines.train import Objective, TorchTrain
+from easyr1.engines.train import TorchTrain
 from easyr1.errors import DataError
 from easyr1.models.scored import Scored
 
@@ -31,7 +32,7 @@ def ready(scene: scenes.Scene) -> list[Group]:
 
 
 def trainer(scored: Scored, scene: scenes.Scene, budget: Budget = Budget(tokens=9999), **objective) -> TorchTrain:
-    return TorchTrain(scored, scene.media, 1.0, budget, budget, Objective(**objective), OptimSpec(lr=LR))
+    return TorchTrain(scored, scene.media, 1.0, budget, budget, PolicyObjective(**objective), OptimSpec(lr=LR))
 
 
 def state(scored: Scored) -> dict[str, torch.Tensor]:

@@ -78,22 +78,29 @@ class Group:
 
 
 class Sums:
-    """Named (sum, count) pairs: metrics that can be added over micro-batches and ranks before they are divided."""
+    """Named (sum, count) pairs and peaks: metrics that can be joined over micro-batches and ranks."""
 
     def __init__(self) -> None:
         self.totals: dict[str, tuple[float, float]] = {}
+        self.peaks: dict[str, float] = {}
 
     def add(self, name: str, total: float, count: float = 1.0) -> None:
         old_total, old_count = self.totals.get(name, (0.0, 0.0))
         self.totals[name] = (old_total + float(total), old_count + float(count))
 
+    def peak(self, name: str, value: float) -> None:
+        """Keep the largest value given under a name."""
+        self.peaks[name] = max(float(value), self.peaks.get(name, float("-inf")))
+
     def merge(self, other: "Sums") -> None:
+        for name, value in other.peaks.items():
+            self.peak(name, value)
         for name, (total, count) in other.totals.items():
             self.add(name, total, count)
 
     def means(self) -> dict[str, float]:
-        """Mean of each name; a name that nothing was counted under is left out."""
-        return {name: total / count for name, (total, count) in self.totals.items() if count}
+        """Mean of each name, and each peak; a name that nothing was counted under is left out."""
+        return {name: total / count for name, (total, count) in self.totals.items() if count} | self.peaks
 
 
 def merge_sums(parts: Iterable[Sums]) -> Sums:

@@ -63,6 +63,35 @@ def sequence_mask(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float
     return ((kept <= cap) & (kept >= 1 / cap)).float()[sample]
 
 
+def mismatch(log_probs: Tensor, sampler: Tensor) -> dict[str, Tensor]:
+    """Per-token numbers (N,) that tell how far trainer and sampler are apart, to be averaged over tokens.
+
+    `rollout_gap` is the difference of the log-probs without its sign, `rollout_kl` the k3 estimate of KL(sampler,
+    trainer); `rollout_weight` and `rollout_weight_squared` are r and its square, from whose means the effective sample
+    size follows (`effective_share`).
+
+    >>> [value.tolist() for value in mismatch(torch.tensor([-1.0]), torch.tensor([-1.0])).values()]
+    [[0.0], [0.0], [1.0], [1.0]]
+    """
+    weights = ratio(log_probs, sampler)
+    gap = (log_probs.float() - sampler.float()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return {
+        "rollout_gap": gap.abs(),
+        "rollout_kl": gap.expm1() - gap,
+        "rollout_weight": weights,
+        "rollout_weight_squared": weights**2,
+    }
+
+
+def effective_share(mean_weight: float, mean_squared_weight: float) -> float:
+    """Effective sample size as a share of the tokens: (mean r)^2 / mean r^2; 1 where trainer and sampler agree.
+
+    >>> effective_share(1.0, 1.0), effective_share(1.0, 2.0)
+    (1.0, 0.5)
+    """
+    return mean_weight**2 / mean_squared_weight
+
+
 Correction = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 CORRECTIONS: dict[str, Correction] = {

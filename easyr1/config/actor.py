@@ -152,11 +152,20 @@ class ActorConfig:
     clip_ratio_dual: AboveOne = 3.0
     """Dual clip: the loss of a sample with negative advantage is at most this times the size of its advantage."""
 
-    loss_avg_mode: Literal["token", "seq"] = "token"
-    """Mean over all tokens of the mini-batch, or mean over samples of their means."""
+    loss_avg_mode: Literal["token", "seq", "seq_sum_const"] = "token"
+    """token = mean over all tokens of the mini-batch; seq = mean over samples of their means; seq_sum_const = sum over
+    tokens, divided by samples x data.max_response_length (Dr. GRPO)."""
 
     loss_type: str = "default"
     """Policy loss; docs/algorithms.md lists the names."""
+
+    entropy_coef: NotNegative = 0.0
+    """Weight of an entropy bonus in the loss. Our own key."""
+
+    old_log_probs: Literal["auto", "recompute", "sampler"] = "auto"
+    """Log-probabilities that probability ratios are taken against: auto = the current ones where a rollout is trained
+    in one optimizer step, else computed once before the update; recompute = computed in any case; sampler = those of
+    the sampler, without a pass of their own. Our own key."""
 
     ppo_epochs: Count = 1
     """Passes over each rollout."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from easyr1.config.ranges import NotNegative, Positive, Share
+from easyr1.config.ranges import CountOrZero, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,17 @@ class AlgorithmConfig:
 
     kl_target: Positive = 0.1
     """KL per token that the adaptive coefficient aims for."""
+
+    overlong_buffer_length: CountOrZero = 0
+    """Soft over-long punishment (DAPO): answers that come this close to data.max_response_length pay up to
+    overlong_penalty_factor; 0 = none. Our own key."""
+
+    overlong_penalty_factor: NotNegative = 1.0
+    """Most that an over-long answer pays. Our own key."""
+
+    mask_truncated: bool = False
+    """Leave answers that were cut at data.max_response_length out of the loss; they still count in their group's
+    mean. Our own key."""
 
     online_filtering: bool = False
     """Dynamic sampling (DAPO): keep only groups whose mean score lies between filter_low and filter_high, and draw

@@ -125,6 +125,12 @@ def check_sampling(config: Config, facts: Facts) -> None:
             f"{rollout.n} answer per prompt, but {estimator} compares at least {needs.min_n}; "
             f"set worker.rollout.n to {needs.min_n} or more, for example 8",
         )
+    if rollout.correction != "none" and config.worker.actor.old_log_probs == "sampler":
+        raise ConfigError(
+            "worker.rollout.correction",
+            f"{rollout.correction} weighs how the trainer's log-probs differ from the sampler's, but with "
+            "worker.actor.old_log_probs=sampler they are the same; set auto or recompute, or correction=none",
+        )
     unknown = [name for name in rollout.engine_kwargs if name not in TORCH_ENGINE_KWARGS]
     if unknown and rollout.name != "vllm":
         names = ", ".join(unknown)

@@ -76,6 +76,14 @@ RULES: tuple[Idle, ...] = (
         lambda c, _: c.worker.actor.model.lora.rank == 0,
         "worker.actor.model.lora.rank is 0",
     ),
+    Idle(
+        ("worker.rollout.correction_cap",), lambda c, _: c.worker.rollout.correction == "none", "nothing is corrected"
+    ),
+    Idle(
+        ("algorithm.overlong_penalty_factor",),
+        lambda c, _: c.algorithm.overlong_buffer_length == 0,
+        "algorithm.overlong_buffer_length is 0",
+    ),
     Idle(("trainer.total_epochs",), lambda c, _: c.trainer.max_steps is not None, "trainer.max_steps wins"),
     Idle(
         ("trainer.find_last_checkpoint",),

@@ -62,7 +62,7 @@ class Plan:
     total_steps: int | None
     kl: Literal["loss", "reward", "off"]
     needs_reference: bool
-    recompute_old_log_probs: bool  # false: they equal the current ones, and no KL in the reward asks for them
+    old_log_probs: Literal["current", "recomputed", "sampler"]  # what ratios are taken against
     update_budget_tokens: int  # tokens of one pass with gradient; with dynamic_batching
     experience_budget_tokens: int  # tokens of one pass without gradient; with dynamic_batching
     update_micro_samples: int  # samples of one pass with gradient; without dynamic_batching

@@ -71,7 +71,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
         total_steps=total_steps,
         kl=kl,
         needs_reference=kl != "off",
-        recompute_old_log_probs=updates > 1 or kl == "reward",
+        old_log_probs=_old_log_probs(config, updates, kl),
         update_budget_tokens=actor.micro_batch_size_per_device_for_update * tokens_per_sample,
         experience_budget_tokens=actor.micro_batch_size_per_device_for_experience * tokens_per_sample,
         update_micro_samples=actor.micro_batch_size_per_device_for_update,
@@ -97,6 +97,14 @@ def _kl(config: Config) -> Literal["loss", "reward", "off"]:
     if config.algorithm.disable_kl:
         return "off"
     return "loss" if config.algorithm.use_kl_loss else "reward"
+
+
+def _old_log_probs(config: Config, updates: int, kl: str) -> Literal["current", "recomputed", "sampler"]:
+    """The KL in the reward is that of the policy before the update, so it asks for its log-probs."""
+    wanted = config.worker.actor.old_log_probs
+    if wanted == "sampler":
+        return "sampler"
+    return "recomputed" if wanted == "recompute" or updates > 1 or kl == "reward" else "current"
 
 
 def _full(dtype: str | None) -> str | None:

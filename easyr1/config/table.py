@@ -3,6 +3,18 @@
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
 
+_OLD_LOG_PROBS = {
+    "current": "reused (equal to the current ones)",
+    "recomputed": "recomputed",
+    "sampler": "the sampler's",
+}
+
+_AVERAGES = {
+    "token": "mean over tokens",
+    "seq": "mean over sequences",
+    "seq_sum_const": "sum over tokens / (samples x data.max_response_length)",
+}
+
 UNKNOWN = "not known yet"
 
 
@@ -21,14 +33,15 @@ def plan_rows(plan: Plan, config: Config) -> list[tuple[str, str]]:
         ("updates per rollout", _updates(plan, config)),
         ("samples per update per rank", str(plan.samples_per_update_per_rank)),
         ("on-policy", "yes" if plan.on_policy else "no"),
-        ("old log-probs", "recomputed" if plan.recompute_old_log_probs else "reused (equal to the current ones)"),
+        ("old log-probs", _OLD_LOG_PROBS[plan.old_log_probs]),
+        ("sampler correction", _correction(config)),
         ("micro-batches", _micro_batches(plan, config)),
         ("steps per epoch", _steps_per_epoch(plan, config)),
         ("total steps", _total_steps(plan, config)),
         ("warm-up steps", _or_unknown(plan.warmup_steps)),
         ("KL", _kl(plan, config)),
         ("advantage estimator", config.algorithm.adv_estimator),
-        ("policy loss", f"{config.worker.actor.loss_type}, mean over {_mean_over(config)}"),
+        ("policy loss", f"{config.worker.actor.loss_type}, {_AVERAGES[config.worker.actor.loss_avg_mode]}"),
         ("reward", plan.reward_name or UNKNOWN),
         ("run folder", str(plan.run_folder)),
     ]
@@ -83,5 +96,6 @@ def _kl(plan: Plan, config: Config) -> str:
     return f"{place}, coefficient {algorithm.kl_coef:g} ({algorithm.kl_type}), estimator {algorithm.kl_penalty}"
 
 
-def _mean_over(config: Config) -> str:
-    return "tokens" if config.worker.actor.loss_avg_mode == "token" else "sequences"
+def _correction(config: Config) -> str:
+    rollout = config.worker.rollout
+    return "none" if rollout.correction == "none" else f"{rollout.correction}, cap {rollout.correction_cap:g}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from easyr1.config.actor import ActorConfig, CriticConfig, Dtype, RefConfig
-from easyr1.config.ranges import Count, CountOrOff, CountOrZero, NotNegative, Positive, PositiveShare
+from easyr1.config.ranges import AboveOne, Count, CountOrOff, CountOrZero, NotNegative, Positive, PositiveShare
 
 
 def _validation_sampling() -> dict[str, Any]:
@@ -70,6 +70,14 @@ class RolloutConfig:
     val_override_config: Mapping[str, Any] = field(default_factory=_validation_sampling)
     """Sampling settings of validation: n, temperature, top_p, top_k, max_tokens. What is not listed is as in
     training, except n, which is then 1. An empty mapping takes all defaults of this key away."""
+
+    correction: Literal["none", "tis", "mis", "icepop", "seq_mask"] = "none"
+    """Importance weights where sampler and trainer differ in how likely a token was: tis truncates them, mis and
+    icepop mask tokens, seq_mask masks samples (docs/algorithms.md). none, as a sampler that shares the trainer's
+    weights and code does not differ. Our own key."""
+
+    correction_cap: AboveOne = 2.0
+    """Largest ratio that the correction lets pass; icepop and seq_mask also mask below its inverse. Our own key."""
 
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments for the sampling engine; the torch sampler takes max_num_seqs, the answers decoded together.

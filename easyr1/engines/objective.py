@@ -5,14 +5,15 @@ Shape legend: N answer tokens of a micro-batch, B samples of the mini-batch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from easyr1.algorithms.corrections import CORRECTIONS, mismatch
 from easyr1.algorithms.kl import PENALTIES
-from easyr1.algorithms.losses import LOSSES, aggregate
+from easyr1.algorithms.losses import LOSSES, Clip, aggregate
 from easyr1.algorithms.values import value_clip
 from easyr1.batch import Group, Sample
 from easyr1.engines.pack import MicroBatch
@@ -49,7 +50,12 @@ class Tokens:
         arrays = [_or_nan(getattr(sample, name), len(sample)) for sample in self._samples]
         return torch.from_numpy(np.concatenate(arrays)).to(self.kept.device)[self.kept]
 
-    def average(self, values: torch.Tensor, mode: str) -> torch.Tensor:
+    def sampler_log_probs(self) -> torch.Tensor:
+        """(N,) log-probs that the tokens had when they were sampled."""
+        arrays = [sample.completion.log_probs for sample in self._samples]
+        return torch.from_numpy(np.concatenate(arrays)).to(self.kept.device)[self.kept]
+
+    def average(self, values: torch.Tensor, mode: str, max_length: int = 0) -> torch.Tensor:
         """This micro-batch's share of the average of `values` (N,) over the mini-batch."""
         return aggregate(
             values,
@@ -58,7 +64,17 @@ class Tokens:
             num_tokens=self.whole.num_tokens,
             num_samples=len(self.whole.samples),
             lengths=self.whole.lengths,
+            max_length=max_length,
         )
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one micro-batch adds to a mini-batch: its part of the loss and of each metric, and largest values."""
+
+    loss: torch.Tensor
+    parts: Mapping[str, torch.Tensor]
+    peaks: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Objective(Protocol):
@@ -66,49 +82,58 @@ class Objective(Protocol):
 
     prefix: str  # of its metrics
 
-    def share(
-        self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """The root's two outputs (N,) -> this micro-batch's share of the loss, and of each metric."""
+    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
+        """The root's two outputs (N,) -> what this micro-batch adds."""
         ...
 
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """A policy loss, and with `kl_penalty` a KL term. Takes log-probs and entropies."""
+    """A policy loss, with `kl_penalty` a KL term, with `entropy_coef` an entropy bonus. Takes log-probs and entropies.
+
+    `correction` weighs each token's loss by how the trainer's log-probs differ from the sampler's, see
+    `algorithms.corrections`.
+    """
 
     loss: str = "default"
     average: str = "token"
-    clip_low: float = 0.2
-    clip_high: float = 0.3
-    clip_dual: float = 3.0
+    max_response_length: int = 0  # what seq_sum_const divides by
+    clip: Clip = Clip()
     kl_penalty: str | None = None
+    entropy_coef: float = 0.0
+    correction: str | None = None
+    correction_cap: float = 2.0
     prefix: str = "actor"
 
-    def share(
-        self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
         log_probs, entropy = outputs
         old = tokens.flat("old_log_probs")
         old = torch.where(old.isnan(), log_probs.detach(), old)  # none given: the policy is the one that sampled
         losses, metrics = LOSSES[self.loss](
-            log_probs,
-            old,
-            tokens.flat("advantages"),
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            clip_dual=self.clip_dual,
-            sample=tokens.sample,
+            log_probs, old, tokens.flat("advantages"), clip=self.clip, sample=tokens.sample
         )
-        share = tokens.average(losses, self.average)
-        shares = {"pg_loss": share.detach(), "entropy_loss": tokens.average(-log_probs.detach(), self.average)}
-        shares |= {"entropy": tokens.average(entropy, self.average)}
-        shares |= {name: tokens.average(metric, self.average) for name, metric in metrics.items()}
+        sampler = tokens.sampler_log_probs()
+        if self.correction is not None:
+            weights = CORRECTIONS[self.correction](old, sampler, tokens.sample, self.correction_cap)
+            losses = losses * weights
+            metrics = metrics | {"correction_weight": weights}
+        share = self._average(losses, tokens)
+        measure = "seq" if self.average == "seq" else "token"  # a constant divisor is for the loss, it gives no mean
+        shares = {"pg_loss": share.detach(), "entropy_loss": tokens.average(-log_probs.detach(), measure)}
+        shares |= {"entropy": tokens.average(entropy.detach(), measure)}
+        shares |= {name: tokens.average(metric, measure) for name, metric in metrics.items()}
+        shares |= {name: tokens.average(value, "token") for name, value in mismatch(old, sampler).items()}
+        if self.entropy_coef:
+            share = share - self.entropy_coef * self._average(entropy, tokens)
         if self.kl_penalty is not None:
-            kl = tokens.average(PENALTIES[self.kl_penalty](log_probs, tokens.flat("ref_log_probs")), self.average)
-            share = share + kl_coef * kl
-            shares["kl_loss"] = kl.detach()
-        return share, shares
+            kl = PENALTIES[self.kl_penalty](log_probs, tokens.flat("ref_log_probs"))
+            share = share + kl_coef * self._average(kl, tokens)
+            shares["kl_loss"] = tokens.average(kl.detach(), measure)
+        gap = (old - sampler).abs().max() if len(old) else old.new_zeros(())
+        return Share(share, shares, {"rollout_gap_max": gap})
+
+    def _average(self, values: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        return tokens.average(values, self.average, self.max_response_length)
 
 
 @dataclass(frozen=True)
@@ -119,17 +144,16 @@ class ValueObjective:
     clip: float = 0.5
     prefix: str = "critic"
 
-    def share(
-        self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
         values, _ = outputs
         losses, metrics = value_clip(values, tokens.flat("values"), tokens.flat("returns"), clip=self.clip)
         share = tokens.average(losses, self.average)
-        return share, {
+        parts = {
             "vf_loss": share.detach(),
             "vpred_mean": tokens.average(values.detach(), self.average),
             **{name: tokens.average(metric, self.average) for name, metric in metrics.items()},
         }
+        return Share(share, parts)
 
 
 def _or_nan(array: np.ndarray | None, length: int) -> np.ndarray:

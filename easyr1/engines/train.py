@@ -73,8 +73,14 @@ class TorchTrain:
         return found
 
     def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
-        """One optimizer step with learning rate `lr`; a gradient that is not finite is counted and not applied."""
+        """One optimizer step with learning rate `lr`; a gradient that is not finite is counted and not applied.
+
+        Groups may have no samples; without any there is nothing to do.
+        """
         assert self.optimizer is not None and self.optim is not None
+        groups = [group for group in groups if group.samples]
+        if not groups:
+            return Sums()
         self.scored.train()
         self.optimizer.zero_grad(set_to_none=True)
         whole = MiniBatch(groups, self.packer.banned)
@@ -83,12 +89,14 @@ class TorchTrain:
             batch = self.packer.micro_batch(groups, pieces, self.scored.device)
             first, second = self.scored(batch.inputs, batch.targets, self.temperature)
             tokens = Tokens(batch, whole, self.scored.device)
-            share, shares = self.objective.share((first[tokens.kept], second[tokens.kept]), tokens, kl_coef)
-            share.backward()
+            share = self.objective.share((first[tokens.kept], second[tokens.kept]), tokens, kl_coef)
+            share.loss.backward()
             # Shares add up to this update's averages; their counts add up to one update.
             fraction = len(tokens.sample) / whole.num_tokens
-            for name, value in {"loss": share.detach(), **shares}.items():
+            for name, value in {"loss": share.loss.detach(), **share.parts}.items():
                 sums.add(f"{prefix}/{name}", float(value), fraction)
+            for name, value in share.peaks.items():
+                sums.peak(f"{prefix}/{name}", float(value))
         norm = torch.nn.utils.clip_grad_norm_(self.scored.parameters(), self.optim.max_grad_norm)
         finite = bool(norm.isfinite())
         if finite:

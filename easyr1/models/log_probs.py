@@ -27,8 +27,9 @@ def token_log_probs(
     targets: torch.Tensor,
     banned: torch.Tensor,
     temperature: float,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """hidden (N, H), targets (N,) -> log-probs (N,) float32 with gradient, entropies (N,) float32 without.
+    """hidden (N, H), targets (N,) -> log-probs (N,) and entropies (N,), float32; entropies have a gradient on request.
 
     Where there are several chunks, each one's logits are computed again in the backward pass. A banned target has
     log-prob -inf: do not train on it.
@@ -36,8 +37,9 @@ def token_log_probs(
 
     def chunk(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         log_probs = normalised(head(part), banned, temperature)
-        with torch.no_grad():
-            entropy = torch.special.entr(log_probs.exp()).sum(-1)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            probs = log_probs.exp()
+            entropy = -(probs * torch.where(probs > 0, log_probs, 0.0)).sum(-1)  # 0 * -inf would be NaN
         return log_probs.gather(-1, wanted[:, None])[:, 0], entropy
 
     vocabulary = head(hidden[:1].detach()).shape[-1] if len(hidden) else 1

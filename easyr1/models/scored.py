@@ -49,6 +49,7 @@ class Scored(nn.Module):
         self.model = model
         self.packed = packed
         self.compute_dtype = compute_dtype
+        self.entropy_gradient = False  # whether entropies are part of a loss
         self.register_buffer("banned", torch.tensor(sorted(banned), dtype=torch.long), persistent=False)
 
     @property
@@ -70,7 +71,7 @@ class Scored(nn.Module):
             assert head is not None
             if targets is None:
                 return normalised(head(hidden), self.banned, temperature)
-            return token_log_probs(hidden, head, targets, self.banned, temperature)
+            return token_log_probs(hidden, head, targets, self.banned, temperature, self.entropy_gradient)
 
     def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
         """(N, H) hidden states at the chosen tokens."""
@@ -108,7 +109,7 @@ class Valued(Scored):
     def forward(  # type: ignore[override]
         self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values (N,) of the chosen tokens, twice for the two outputs of a root; the other arguments do not matter."""
+        """Values (N,) of the chosen tokens, twice as a root has two outputs; nothing else matters."""
         with self._precision():
             hidden = self._hidden(inputs)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]

@@ -18,14 +18,9 @@ from easyr1.data.chat import Chat
 from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
 from easyr1.data.loader import Loader
 from easyr1.data.media import MediaStore
-from easyr1.engines.objective import PolicyObjective
-from easyr1.engines.optimizer import OptimSpec
-from easyr1.engines.pack import Budget, MediaInputs
+from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress as Tick
-from easyr1.engines.protocols import Sampling
-from easyr1.engines.rollout_torch import TorchRollout
-from easyr1.engines.train import TorchTrain
-from easyr1.models.build import ModelSpec, build, load_model_config, stop_ids
+from easyr1.models.build import build, load_model_config
 from easyr1.models.scored import Scored
 from easyr1.rewards.load import load_reward
 from easyr1.rewards.score import hidden_columns_note, score
@@ -33,8 +28,18 @@ from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.checkpoint import Checkpoints, read_state
-from easyr1.trainer.collect import Collector, DynamicSampler, Filter
+from easyr1.trainer.collect import Collector, DynamicSampler
+from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.loop import Trainer
+from easyr1.trainer.parts import (
+    actor_learner,
+    critic_learner,
+    group_filter,
+    model_spec,
+    reference_engine,
+    rollout_engine,
+    train_sampling,
+)
 
 
 @dataclass(frozen=True)
@@ -138,14 +143,16 @@ def _trainer(
 
     def score_groups(groups: Sequence[Group], tick: Tick) -> None:
         score(groups, worker, inputs.chat.decode, skip_special_tokens=skip_special, progress=tick)
+        if algorithm.overlong_buffer_length:
+            limit, buffer = config.data.max_response_length, algorithm.overlong_buffer_length
+            punish_overlong(groups, limit, buffer, algorithm.overlong_penalty_factor)
 
     def copy_model_files(folder: Path) -> None:
         scored.model.config.save_pretrained(folder)
         inputs.chat.copy_files(folder)
 
-    optim = optim_spec(config, plan)
     sampling = train_sampling(config)
-    rollout = _rollout(config, scored, media, inputs)
+    rollout = rollout_engine(config, plan, scored, media)
     collector = Collector(rollout, score_groups, progress, config.worker.rollout.disable_tqdm)
     return Trainer(
         config=config,
@@ -154,12 +161,12 @@ def _trainer(
         loader=Loader(inputs.train, config.data.rollout_batch_size, config.data.shuffle, config.data.seed),
         val_prompts=inputs.val,
         collector=collector,
-        dynamic=DynamicSampler(collector, _filter(config)) if algorithm.online_filtering else None,
+        dynamic=DynamicSampler(collector, group_filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),
-        policy=_policy(config, plan, scored, media, optim),
-        reference=_reference(config, plan, media),
-        optim=optim,
+        actor=actor_learner(config, plan, scored, media),
+        critic=critic_learner(config, plan, media),
+        reference=reference_engine(config, plan, media),
         kl=kl_coefficient(
             algorithm.kl_type, algorithm.kl_coef, target=algorithm.kl_target, horizon=algorithm.kl_horizon
         ),
@@ -168,112 +175,6 @@ def _trainer(
         progress=progress,
         picture=inputs.media.image if inputs.media is not None else _no_media,
         copy_model_files=copy_model_files,
-    )
-
-
-def model_spec(config: Config, plan: Plan) -> ModelSpec:
-    """The policy's model."""
-    model = config.worker.actor.model
-    return ModelSpec(
-        path=str(model.model_path),
-        param_dtype=plan.param_dtype,
-        compute_dtype=plan.compute_dtype or plan.param_dtype,
-        device=plan.device or "cpu",
-        trust_remote_code=model.trust_remote_code,
-        override=model.override_config,
-        packed=config.worker.actor.padding_free,
-        freeze_vision_tower=model.freeze_vision_tower,
-        gradient_checkpointing=model.enable_gradient_checkpointing,
-    )
-
-
-def optim_spec(config: Config, plan: Plan) -> OptimSpec:
-    """The policy's optimizer."""
-    optim = config.worker.actor.optim
-    return OptimSpec(
-        lr=optim.lr,
-        betas=optim.betas,
-        weight_decay=optim.weight_decay,
-        schedule=optim.lr_scheduler_type,
-        warmup_steps=plan.warmup_steps or 0,
-        min_lr_ratio=optim.min_lr_ratio or 0.0,
-        total_steps=plan.total_steps,
-        max_grad_norm=config.worker.actor.max_grad_norm,
-    )
-
-
-def train_sampling(config: Config) -> Sampling:
-    """How training answers are drawn."""
-    rollout = config.worker.rollout
-    return Sampling(
-        n=rollout.n,
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        max_tokens=config.data.max_response_length,
-        ignore_eos=rollout.ignore_eos,
-        seed=rollout.seed,
-    )
-
-
-def _policy(config: Config, plan: Plan, scored: Scored, media: MediaInputs, optim: OptimSpec) -> TorchTrain:
-    actor = config.worker.actor
-    objective = PolicyObjective(
-        loss=actor.loss_type,
-        average=actor.loss_avg_mode,
-        clip_low=actor.clip_ratio_low,
-        clip_high=actor.clip_ratio_high,
-        clip_dual=actor.clip_ratio_dual,
-        kl_penalty=config.algorithm.kl_penalty if plan.kl == "loss" else None,
-    )
-    return TorchTrain(
-        scored, media, config.worker.rollout.temperature, *_budgets(config, plan), objective=objective, optim=optim
-    )
-
-
-def _reference(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain | None:
-    """The model that training starts from, frozen; None where no KL is measured."""
-    if not plan.needs_reference:
-        return None
-    dtype = plan.reference_dtype or plan.param_dtype
-    frozen = build(replace(model_spec(config, plan), param_dtype=dtype, compute_dtype=dtype), trainable=False)
-    return TorchTrain(frozen, media, config.worker.rollout.temperature, _budgets(config, plan)[0])
-
-
-def _budgets(config: Config, plan: Plan) -> tuple[Budget, Budget]:
-    """Of a pass without gradient, and of one with."""
-    key = "worker.actor.micro_batch_size_per_device_for_{}"
-    if config.worker.actor.dynamic_batching:
-        return (
-            Budget(tokens=plan.experience_budget_tokens, key=key.format("experience")),
-            Budget(tokens=plan.update_budget_tokens, key=key.format("update")),
-        )
-    return (
-        Budget(samples=plan.experience_micro_samples, key=key.format("experience")),
-        Budget(samples=plan.update_micro_samples, key=key.format("update")),
-    )
-
-
-def _filter(config: Config) -> Filter:
-    """Which groups dynamic sampling keeps."""
-    return Filter(
-        key=config.algorithm.filter_key,
-        low=config.algorithm.filter_low,
-        high=config.algorithm.filter_high,
-        draw_size=config.data.mini_rollout_batch_size or config.data.rollout_batch_size,
-        max_tries=config.trainer.max_try_make_batch,
-    )
-
-
-def _rollout(config: Config, scored: Scored, media: MediaInputs, inputs: Inputs) -> TorchRollout:
-    spec = model_spec(config, inputs.plan)
-    rollout = config.worker.rollout
-    return TorchRollout(
-        scored,
-        media,
-        stop_ids(spec, load_model_config(spec)),
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
-        **rollout.engine_kwargs,
     )
 
 

@@ -2,7 +2,8 @@
 
 <run folder>/checkpoint_tracker.json
 <run folder>/global_step_<k>/actor/...           weights, optimizer, huggingface/ (configuration, tokenizer)
-<run folder>/global_step_<k>/trainer_state.json  data position, KL coefficient
+<run folder>/global_step_<k>/critic/...          weights and optimizer of the critic, where there is one
+<run folder>/global_step_<k>/trainer_state.json  data position, KL coefficient, groups that wait
 """
 
 import json
@@ -85,7 +86,7 @@ class Checkpoints:
     def save(
         self,
         step: int,
-        actor: Saved,
+        engines: Mapping[str, Saved],
         state: Mapping[str, Any],
         val_score: float | None,
         copy_model_files: Callable[[Path], object],
@@ -95,7 +96,8 @@ class Checkpoints:
         unfinished = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        actor.save(unfinished / "actor", self.model_only)
+        for name, engine in engines.items():
+            engine.save(unfinished / name, self.model_only)
         copy_model_files(unfinished / "actor" / "huggingface")
         (unfinished / STATE_FILE).write_text(json.dumps({"step": step, **state}, indent=2))
         shutil.rmtree(target, ignore_errors=True)

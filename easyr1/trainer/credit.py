@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from easyr1.algorithms.advantages import ESTIMATORS
+from easyr1.algorithms.filters import overlong_penalty
 from easyr1.algorithms.kl import PENALTIES
 from easyr1.batch import Group, Sample, all_samples
 
@@ -47,3 +48,18 @@ def token_kl(sample: Sample, penalty: str) -> np.ndarray:
     """(T,) KL estimate of each token, between the policy that sampled and the reference."""
     assert sample.old_log_probs is not None and sample.ref_log_probs is not None
     return PENALTIES[penalty](torch.from_numpy(sample.old_log_probs), torch.from_numpy(sample.ref_log_probs)).numpy()
+
+
+def without_truncated(groups: Sequence[Group]) -> list[Group]:
+    """The groups without answers that were cut at the length limit; a group may be left with none."""
+    return [
+        Group(group.prompt, [sample for sample in group.samples if sample.completion.finish_reason != "length"])
+        for group in groups
+    ]
+
+
+def punish_overlong(groups: Sequence[Group], limit: int, buffer: int, factor: float) -> None:
+    """Take what answers pay for nearing the length limit off their `overall` score, and note it as `overlong`."""
+    for sample in all_samples(groups):
+        sample.scores["overlong"] = factor * overlong_penalty(len(sample), limit, buffer)
+        sample.scores["overall"] += sample.scores["overlong"]

@@ -13,7 +13,6 @@ from easyr1.batch import Group, Prompt, Sums, all_samples
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
 from easyr1.data.loader import Loader
-from easyr1.engines.optimizer import OptimSpec, learning_rate
 from easyr1.engines.protocols import Sampling, TrainEngine
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.loggers import Tracker
@@ -22,8 +21,9 @@ from easyr1.tracking.report import write_report
 from easyr1.trainer.carried import from_records, to_records
 from easyr1.trainer.checkpoint import Checkpoints, read_state
 from easyr1.trainer.collect import Collector, DynamicSampler
-from easyr1.trainer.credit import KlInReward, assign
-from easyr1.trainer.metrics import count_tokens, score_means, training_metrics
+from easyr1.trainer.credit import KlInReward, assign, without_truncated
+from easyr1.trainer.learner import Learner
+from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
 from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
 
 
@@ -40,9 +40,9 @@ class Trainer:
     dynamic: DynamicSampler | None  # None: every group is trained on
     sampling: Sampling
     val_sampling: Sampling
-    policy: TrainEngine
-    reference: TrainEngine | None
-    optim: OptimSpec
+    actor: Learner
+    critic: Learner | None  # None: the estimator asks for no values
+    reference: TrainEngine | None  # None: no KL is measured
     kl: KLCoefficient
     checkpoints: Checkpoints
     tracker: Tracker
@@ -85,17 +85,20 @@ class Trainer:
         return gathering.groups, gathering.metrics() | {f"reward/{name}": value for name, value in means}
 
     def score(self, groups: Sequence[Group], clock: Clock) -> None:
-        """Fill the log-probs that a step needs: old ones unless the update makes them itself, and the reference's."""
-        if self.plan.recompute_old_log_probs:
-            self._fill("old_log_probs", self.policy, groups, "old", clock)
+        """Fill what a step needs of each token: old log-probs, the reference's, and values."""
+        if self.plan.old_log_probs == "recomputed":
+            self._fill("old_log_probs", self.actor.engine, groups, "old", clock)
         if self.reference is not None:
             self._fill("ref_log_probs", self.reference, groups, "ref", clock)
+        if self.critic is not None:
+            self._fill("values", self.critic.engine, groups, "values", clock)
         for sample in all_samples(groups):
-            if sample.completion.weights_version != self.policy.version:  # it waited: older weights sampled it
+            waited = sample.completion.weights_version != self.actor.engine.version  # older weights sampled it
+            if waited or self.plan.old_log_probs == "sampler":
                 sample.old_log_probs = sample.completion.log_probs
 
     def _fill(self, name: str, engine: TrainEngine, groups: Sequence[Group], phase: str, clock: Clock) -> None:
-        with clock.phase(phase), self.progress.phase(f"{phase} log-probs") as tick:
+        with clock.phase(phase), self.progress.phase(name.replace("_", " ")) as tick:
             found = engine.score(groups, tick)
         for sample, log_probs in zip(all_samples(groups), chain.from_iterable(found), strict=True):
             setattr(sample, name, log_probs)
@@ -113,23 +116,23 @@ class Trainer:
         return metrics
 
     def update(self, groups: Sequence[Group], clock: Clock) -> dict[str, float]:
-        """All optimizer steps of one training step; the sampler gets the new weights."""
-        size, epochs = self.plan.prompts_per_update, self.config.worker.actor.ppo_epochs
+        """All optimizer steps of one training step, the critic's first; the sampler gets the new weights."""
         in_loss = self.kl.coef if self.plan.kl == "loss" else 0.0
-        lr = learning_rate(self.optim, self.step)
+        if self.config.algorithm.mask_truncated:
+            groups = without_truncated(groups)
+        learners = [self.critic] if self.critic is not None else []
+        if self.step > self.config.trainer.critic_warmup or self.critic is None:
+            learners.append(self.actor)
         sums = Sums()
-        starts = [start for _ in range(epochs) for start in range(0, len(groups), size)]
-        with clock.phase("update_actor"), self.progress.phase("updating", len(starts)) as tick:
-            for done, start in enumerate(starts, start=1):
-                sums.merge(self.policy.update(groups[start : start + size], lr, in_loss))
-                tick(done, None)
-        self.collector.rollout.load((), self.policy.version)
+        for learner in learners:
+            with clock.phase(f"update_{learner.name}"), self.progress.phase(f"updating the {learner.name}") as tick:
+                sums.merge(learner.learn(groups, self.step, tick, in_loss))
+        self.collector.rollout.load((), self.actor.engine.version)
         metrics = sums.means()
-        if metrics["actor/skipped_updates"]:
-            self.tracker.event(
-                "warning", message=f"step {self.step}: an update was skipped, its gradient was not finite"
-            )
-        return metrics | ({"actor/kl_coef": in_loss} if self.plan.kl == "loss" else {})
+        if any(metrics.get(f"{learner.name}/skipped_updates") for learner in learners):
+            message = f"step {self.step}: an update was skipped, its gradient was not finite"
+            self.tracker.event("warning", message=message)
+        return mismatch_metrics(metrics) | ({"actor/kl_coef": in_loss} if self.plan.kl == "loss" else {})
 
     def validate(self, clock: Clock) -> dict[str, float]:
         """Answer the validation rows; log some answers and renew the report."""
@@ -146,15 +149,16 @@ class Trainer:
         waiting = to_records(self.dynamic.waiting) if self.dynamic else []
         state = {"loader": self.loader.state(), "kl": self.kl.state(), "waiting_groups": waiting}
         with clock.phase("save_checkpoint"):
-            folder = self.checkpoints.save(self.step, self.policy, state, val_score, self.copy_model_files)
+            folder = self.checkpoints.save(self.step, self.engines(), state, val_score, self.copy_model_files)
         self.tracker.log({"timing_s/save_checkpoint": clock.seconds["save_checkpoint"]}, self.step)
         self.tracker.event("checkpoint", step=self.step, folder=str(folder))
 
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         state = read_state(folder)
-        self.policy.load(folder / "actor")
-        self.collector.rollout.load((), self.policy.version)
+        for name, engine in self.engines().items():
+            engine.load(folder / name)
+        self.collector.rollout.load((), self.actor.engine.version)
         self.loader.restore(state["loader"])
         self.kl.load(state["kl"])
         if self.dynamic is not None:
@@ -167,6 +171,10 @@ class Trainer:
             message=f"from {folder}: weights, optimizer, KL coefficient and data position ({at}); "
             f"step {self.step} of {self.total_steps} is done",
         )
+
+    def engines(self) -> dict[str, TrainEngine]:
+        """What is trained, under the name of its folder in a checkpoint."""
+        return {learner.name: learner.engine for learner in (self.actor, self.critic) if learner is not None}
 
     def is_due(self, every: int) -> bool:
         """Whether something that happens every so many steps happens now; the last step is always one."""

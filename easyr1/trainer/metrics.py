@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from easyr1.algorithms.corrections import effective_share
 from easyr1.batch import Group, all_samples
 
 
@@ -52,6 +53,20 @@ def training_metrics(groups: Sequence[Group], max_prompt: int, max_response: int
         **lengths(groups, max_prompt, max_response),
         "rollout/flat_groups": flat_share(groups),
     }
+
+
+def mismatch_metrics(actor: dict[str, float]) -> dict[str, float]:
+    """The same metrics, with how far sampler and trainer are apart under names of their own."""
+    if "actor/rollout_weight" not in actor:  # the actor was not trained
+        return actor
+    weight, squared = actor["actor/rollout_weight"], actor["actor/rollout_weight_squared"]
+    found = {
+        "rollout/log_prob_gap_mean": actor["actor/rollout_gap"],
+        "rollout/log_prob_gap_max": actor["actor/rollout_gap_max"],
+        "rollout/kl": actor["actor/rollout_kl"],
+        "rollout/effective_share": effective_share(weight, squared),
+    }
+    return {name: value for name, value in actor.items() if not name.startswith("actor/rollout_")} | found
 
 
 def flat_share(groups: Sequence[Group]) -> float:

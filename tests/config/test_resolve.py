@@ -239,7 +239,7 @@ def test_sizes_of_the_default_run():
     plan = plan_of()
     assert (plan.prompts_per_rollout, plan.n, plan.samples_per_rollout) == (512, 5, 2560)
     assert (plan.prompts_per_update, plan.updates_per_rollout, plan.samples_per_update_per_rank) == (128, 4, 640)
-    assert (plan.on_policy, plan.recompute_old_log_probs) == (False, True)
+    assert (plan.on_policy, plan.old_log_probs) == (False, "recomputed")
     assert (plan.update_budget_tokens, plan.experience_budget_tokens) == (4096, 8192)
     assert (plan.update_micro_samples, plan.experience_micro_samples) == (1, 2)
     assert (plan.kl, plan.needs_reference) == ("loss", True)
@@ -249,11 +249,11 @@ def test_sizes_of_the_default_run():
 def test_one_update_per_rollout_is_on_policy_and_two_passes_are_not():
     on_policy = ["data.rollout_batch_size=32", "worker.actor.global_batch_size=32"]
     plan = plan_of(*on_policy)
-    assert (plan.updates_per_rollout, plan.on_policy, plan.recompute_old_log_probs) == (1, True, False)
+    assert (plan.updates_per_rollout, plan.on_policy, plan.old_log_probs) == (1, True, "current")
     plan = plan_of(*on_policy, "worker.actor.ppo_epochs=2")
-    assert (plan.updates_per_rollout, plan.on_policy, plan.recompute_old_log_probs) == (2, False, True)
+    assert (plan.updates_per_rollout, plan.on_policy, plan.old_log_probs) == (2, False, "recomputed")
     plan = plan_of(*on_policy, "algorithm.use_kl_loss=false")
-    assert (plan.on_policy, plan.recompute_old_log_probs) == (True, True)
+    assert (plan.on_policy, plan.old_log_probs) == (True, "recomputed")
 
 
 GEOMETRY3K = ["data.rollout_batch_size=32", "worker.actor.global_batch_size=16", "worker.rollout.n=4"]

@@ -18,6 +18,13 @@ OURS = {
     "trainer.device": "auto",
     "worker.reward.timeout_s": 300.0,
     "worker.rollout.engine_kwargs": {},
+    "worker.rollout.correction": "none",
+    "worker.rollout.correction_cap": 2.0,
+    "worker.actor.entropy_coef": 0.0,
+    "worker.actor.old_log_probs": "auto",
+    "algorithm.overlong_buffer_length": 0,
+    "algorithm.overlong_penalty_factor": 1.0,
+    "algorithm.mask_truncated": False,
 }
 
 

@@ -51,13 +51,13 @@ def test_mini_batches_are_cut_by_the_loop_in_order_and_passes_repeat(tmp_path):
     seen = []
 
     def watch(trainer):
-        update = trainer.policy.update
+        update = trainer.actor.engine.update
 
         def recorded(groups, lr, kl_coef=0.0):
             seen.append(([group.prompt.group_id for group in groups], lr))
             return update(groups, lr, kl_coef)
 
-        trainer.policy.update = recorded
+        trainer.actor.engine.update = recorded
 
     runs.run(
         runs.arguments(
@@ -109,7 +109,7 @@ def test_a_resumed_run_is_the_straight_run(tmp_path):
             trainer, _ = runs.run(
                 runs.arguments(tmp_path, **common, trainer__max_steps=stop, trainer__save_checkpoint_path=path), watch
             )
-        weights.append(trainer.policy.scored.model.state_dict())
+        weights.append(trainer.actor.engine.scored.model.state_dict())
     assert [[prompt.row for prompt in batch] for batch in drawn[0]] == [[p.row for p in batch] for batch in drawn[1]]
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
@@ -187,13 +187,13 @@ def test_the_best_checkpoint_stays_when_old_ones_go(tmp_path):
 
 def test_an_update_with_a_broken_gradient_is_told(tmp_path):
     def break_one(trainer):
-        update = trainer.policy.update
+        update = trainer.actor.engine.update
 
         def broken(groups, lr, kl_coef=0.0):
             groups[0].samples[0].advantages[0] = float("nan")
             return update(groups, lr, kl_coef)
 
-        trainer.policy.update = broken
+        trainer.actor.engine.update = broken
 
     runs.run(runs.arguments(tmp_path, trainer__max_steps=1), break_one)
     assert runs.steps(tmp_path / "run")[1]["actor/skipped_updates"] == 1
@@ -203,3 +203,53 @@ def test_an_update_with_a_broken_gradient_is_told(tmp_path):
 def test_the_trainer_has_no_hidden_state_beside_its_fields(tmp_path):
     trainer, _ = runs.run(runs.arguments(tmp_path, trainer__max_steps=1))
     assert set(vars(trainer)) == {field.name for field in dataclasses.fields(trainer)}
+
+
+def test_truncated_answers_can_be_left_out_of_the_loss(tmp_path):
+    """Every answer of these runs is cut at the limit, so nothing is left to train on and nothing breaks."""
+    settings = {"algorithm__mask_truncated": "true", "data__max_response_length": 1, "trainer__max_steps": 1}
+    trainer, _ = runs.run(runs.arguments(tmp_path, **settings))
+    step = runs.steps(tmp_path / "run")[1]
+    assert step["response_length/clip_ratio"] == 1 and "actor/pg_loss" not in step
+    assert trainer.actor.engine.version == 0
+
+
+def test_answers_near_the_limit_pay(tmp_path):
+    settings = {"algorithm__overlong_buffer_length": 12, "algorithm__overlong_penalty_factor": 0.5}
+    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=1))
+    step = runs.steps(tmp_path / "run")[1]
+    assert step["reward/overlong"] == pytest.approx(-0.5 * step["response_length/mean"] / 12)
+
+
+def test_old_log_probs_may_be_the_samplers(tmp_path):
+    settings = {"worker__actor__old_log_probs": "sampler", "trainer__max_steps": 1}
+    runs.run(runs.arguments(tmp_path, **settings))
+    step = runs.steps(tmp_path / "run")[1]
+    assert "timing_s/old" not in step and step["rollout/log_prob_gap_max"] == 0
+
+
+@pytest.mark.parametrize("correction", ("tis", "mis", "icepop", "seq_mask"))
+def test_sampler_and_trainer_agree_so_a_correction_changes_nothing(tmp_path, correction):
+    settings = {"worker__actor__global_batch_size": 4, "trainer__max_steps": 1, "trainer__val_before_train": "false"}
+    runs.run(runs.arguments(tmp_path, **settings))
+    path = tmp_path / "corrected"
+    runs.run(
+        runs.arguments(
+            tmp_path, **settings, worker__rollout__correction=correction, trainer__save_checkpoint_path=path
+        )
+    )
+    plain, corrected = runs.steps(tmp_path / "run")[1], runs.steps(path)[1]
+    assert corrected["actor/correction_weight"] == pytest.approx(1, abs=1e-4)
+    assert corrected["actor/grad_norm"] == pytest.approx(plain["actor/grad_norm"], rel=1e-3)
+    assert plain["rollout/log_prob_gap_max"] < 1e-4 and plain["rollout/effective_share"] == pytest.approx(1, abs=1e-4)
+
+
+def test_an_entropy_bonus_raises_the_entropy(tmp_path):
+    settings = {"algorithm__disable_kl": "true", "trainer__max_steps": 4, "trainer__val_before_train": "false"}
+    found = []
+    for coefficient in (0.0, 5.0):
+        path = tmp_path / f"run{coefficient}"
+        changes = {"worker__actor__entropy_coef": coefficient, "trainer__save_checkpoint_path": path}
+        runs.run(runs.arguments(tmp_path, **settings, **changes))
+        found.append(runs.steps(path)[4]["actor/entropy"])
+    assert found[1] > found[0]

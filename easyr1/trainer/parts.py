@@ -1,0 +1,163 @@
+"""Configuration -> the parts of a trainer: models, engines, objectives, samplings. One function a part."""
+
+from dataclasses import replace
+
+from easyr1.algorithms.losses import Clip
+from easyr1.algorithms.needs import NEEDS
+from easyr1.config.plan import Plan
+from easyr1.config.schema import ActorConfig, Config, CriticConfig, OptimConfig
+from easyr1.engines.objective import PolicyObjective, ValueObjective
+from easyr1.engines.optimizer import OptimSpec
+from easyr1.engines.pack import Budget, MediaInputs
+from easyr1.engines.protocols import Sampling
+from easyr1.engines.rollout_torch import TorchRollout
+from easyr1.engines.train import TorchTrain
+from easyr1.models.build import ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.scored import Scored
+from easyr1.trainer.collect import Filter
+from easyr1.trainer.learner import Learner
+
+
+def model_spec(config: Config, plan: Plan) -> ModelSpec:
+    """The policy's model."""
+    model = config.worker.actor.model
+    return ModelSpec(
+        path=str(model.model_path),
+        param_dtype=plan.param_dtype,
+        compute_dtype=plan.compute_dtype or plan.param_dtype,
+        device=plan.device or "cpu",
+        trust_remote_code=model.trust_remote_code,
+        override=model.override_config,
+        packed=config.worker.actor.padding_free,
+        freeze_vision_tower=model.freeze_vision_tower,
+        gradient_checkpointing=model.enable_gradient_checkpointing,
+    )
+
+
+def actor_learner(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> Learner:
+    """The policy, trained."""
+    actor = config.worker.actor
+    scored.entropy_gradient = actor.entropy_coef > 0
+    optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
+    score_budget, update_budget = budgets(config, actor, "actor")
+    objective = policy_objective(config, plan)
+    temperature = config.worker.rollout.temperature
+    engine = TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim)
+    return Learner("actor", engine, optim, actor.global_batch_size, actor.ppo_epochs)
+
+
+def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
+    """What the policy minimises."""
+    actor, rollout = config.worker.actor, config.worker.rollout
+    clip = Clip(
+        low=actor.clip_ratio_low,
+        high=actor.clip_ratio_high,
+        dual=actor.clip_ratio_dual,
+        tau_positive=actor.tau_positive,
+        tau_negative=actor.tau_negative,
+    )
+    return PolicyObjective(
+        loss=actor.loss_type,
+        average=actor.loss_avg_mode,
+        max_response_length=config.data.max_response_length,
+        clip=clip,
+        kl_penalty=config.algorithm.kl_penalty if plan.kl == "loss" else None,
+        entropy_coef=actor.entropy_coef,
+        correction=None if rollout.correction == "none" else rollout.correction,
+        correction_cap=rollout.correction_cap,
+    )
+
+
+def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | None:
+    """A value model for the estimators that need one; its weights are the actor's unless it names others."""
+    if not NEEDS[config.algorithm.adv_estimator].values:
+        return None
+    critic = config.worker.critic
+    spec = replace(
+        model_spec(config, plan),
+        path=str(critic.model.model_path or config.worker.actor.model.model_path),
+        trust_remote_code=critic.model.trust_remote_code,
+        override=critic.model.override_config,
+        freeze_vision_tower=critic.model.freeze_vision_tower,
+        gradient_checkpointing=critic.model.enable_gradient_checkpointing,
+    )
+    optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
+    score_budget, update_budget = budgets(config, critic, "critic")
+    objective = ValueObjective(critic.loss_avg_mode, critic.cliprange_value)
+    engine = TorchTrain(build_critic(spec), media, 1.0, score_budget, update_budget, objective, optim)
+    return Learner("critic", engine, optim, critic.global_batch_size, critic.ppo_epochs)
+
+
+def reference_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain | None:
+    """The model that training starts from, frozen; None where no KL is measured."""
+    if not plan.needs_reference:
+        return None
+    dtype = plan.reference_dtype or plan.param_dtype
+    frozen = build(replace(model_spec(config, plan), param_dtype=dtype, compute_dtype=dtype), trainable=False)
+    score_budget, _ = budgets(config, config.worker.actor, "actor")
+    return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget)
+
+
+def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchRollout:
+    """The sampler, which shares the policy's module."""
+    spec = model_spec(config, plan)
+    rollout = config.worker.rollout
+    return TorchRollout(
+        scored,
+        media,
+        stop_ids(spec, load_model_config(spec)),
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        **rollout.engine_kwargs,
+    )
+
+
+def train_sampling(config: Config) -> Sampling:
+    """How training answers are drawn."""
+    rollout = config.worker.rollout
+    return Sampling(
+        n=rollout.n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_tokens=config.data.max_response_length,
+        ignore_eos=rollout.ignore_eos,
+        seed=rollout.seed,
+    )
+
+
+def group_filter(config: Config) -> Filter:
+    """Which groups dynamic sampling keeps."""
+    return Filter(
+        key=config.algorithm.filter_key,
+        low=config.algorithm.filter_low,
+        high=config.algorithm.filter_high,
+        draw_size=config.data.mini_rollout_batch_size or config.data.rollout_batch_size,
+        max_tries=config.trainer.max_try_make_batch,
+    )
+
+
+def optim_spec(optim: OptimConfig, max_grad_norm: float, plan: Plan) -> OptimSpec:
+    """The optimizer of the actor or the critic."""
+    steps = plan.total_steps or 0
+    warmup = optim.lr_warmup_steps if optim.lr_warmup_steps is not None else int(optim.lr_warmup_ratio * steps)
+    return OptimSpec(
+        lr=optim.lr,
+        betas=optim.betas,
+        weight_decay=optim.weight_decay,
+        schedule=optim.lr_scheduler_type,
+        warmup_steps=warmup,
+        min_lr_ratio=optim.min_lr_ratio or 0.0,
+        total_steps=plan.total_steps,
+        max_grad_norm=max_grad_norm,
+    )
+
+
+def budgets(config: Config, model: ActorConfig | CriticConfig, name: str) -> tuple[Budget, Budget]:
+    """Of a pass without gradient, and of one with."""
+    tokens_per_sample = config.data.max_prompt_length + config.data.max_response_length
+    found = []
+    for phase in ("experience", "update"):
+        samples = getattr(model, f"micro_batch_size_per_device_for_{phase}")
+        tokens = samples * tokens_per_sample if model.dynamic_batching else None
+        found.append(Budget(tokens, samples, f"worker.{name}.micro_batch_size_per_device_for_{phase}"))
+    return found[0], found[1]

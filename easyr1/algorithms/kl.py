@@ -20,9 +20,12 @@ ADAPTIVE_ERROR_LIMIT = 0.2
 
 
 def k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """d = log pi - log ref: unbiased, may be negative; k1 of Schulman, joschu.net/blog/kl-approx.html.
+    """The difference of the log-probs: unbiased, high variance, may be negative.
 
     As a loss its gradient averages to zero over samples of pi, so it pulls nowhere; use it in the reward.
+
+    Formula: d
+    Paper: k1 of Schulman, joschu.net/blog/kl-approx.html
 
     >>> import torch
     >>> k1(torch.tensor([-1.0]), torch.tensor([-1.5]))
@@ -32,7 +35,9 @@ def k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """|d|, the size of the gap; not an estimate of the KL divergence.
+    """The size of the difference: a pull of constant strength, not an estimate of the KL divergence.
+
+    Formula: |d|
 
     >>> import torch
     >>> absolute(torch.tensor([-2.0]), torch.tensor([-1.5]))
@@ -42,7 +47,10 @@ def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 def k2(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """d squared over 2: low variance, small bias, and its mean gradient is the KL's; k2 of Schulman.
+    """Half the squared difference: low variance, small bias, and its mean gradient is the KL's.
+
+    Formula: d^2 / 2
+    Paper: k2 of Schulman, joschu.net/blog/kl-approx.html
 
     >>> import torch
     >>> k2(torch.tensor([-2.0]), torch.tensor([-1.0]))
@@ -52,13 +60,13 @@ def k2(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """exp(x) - x - 1 with x = log ref - log pi: unbiased, never negative, low variance; k3 of Schulman.
+    """The estimate of GRPO: unbiased, never negative, low variance.
 
-    The KL of GRPO (arXiv:2402.03300), equation 4.
-
-    Departure: once the policy has made a token 13.6 times less likely than the reference (x = 2.61, estimate 10), the
+    Formula: exp(-d) + d - 1
+    Paper: k3 of Schulman, joschu.net/blog/kl-approx.html; GRPO (arXiv:2402.03300), equation 4
+    Departure: once the policy has made a token 13.6 times less likely than the reference (d = -2.61, estimate 10), the
     curve goes on along its tangent. The exponential alone explodes there; cut off at 10, as others do, it loses its
-    gradient exactly where it is needed. Below x = 2.61 nothing is cut.
+    gradient exactly where it is needed. Above d = -2.61 nothing is cut.
 
     >>> import torch
     >>> k3(torch.tensor([-1.0, -9.0]), torch.tensor([-1.5, -1.0]))
@@ -99,7 +107,7 @@ class KLCoefficient(Protocol):
 
 
 class FixedKL:
-    """A coefficient that stays as it is; after a resume the configured number wins over the saved one."""
+    """The coefficient stays as it is; after a resume the configured number wins over the saved one."""
 
     def __init__(self, coef: float) -> None:
         self.coef = coef
@@ -115,10 +123,10 @@ class FixedKL:
 
 
 class AdaptiveKL:
-    """A coefficient that rises while the KL is above its target and falls while it is below.
+    """The coefficient rises while the KL is above `kl_target` and falls while it is below; checkpoints hold it.
 
-    Ziegler et al. (arXiv:1909.08593), section 2.2: e = clip(kl / target - 1, -0.2, 0.2); coef <- coef * (1 + e * K),
-    here with K = samples / horizon.
+    Formula: coef <- coef (1 + clip(KL / target - 1, -0.2, 0.2) samples / horizon), once a step
+    Paper: Ziegler et al. (arXiv:1909.08593), section 2.2
 
     >>> coefficient = AdaptiveKL(0.1, target=0.05, horizon=1000)
     >>> coefficient.update(kl=1.0, samples=100)
@@ -144,6 +152,9 @@ class AdaptiveKL:
 
     def load(self, state: dict[str, float]) -> None:
         self.coef = state["coef"]
+
+
+COEFFICIENTS: dict[str, type] = {"fixed": FixedKL, "adaptive": AdaptiveKL}
 
 
 def kl_coefficient(kl_type: str, coef: float, *, target: float, horizon: float) -> KLCoefficient:

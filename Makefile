@@ -53,9 +53,10 @@ fix: venv ## format the code and repair what the linter can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-config: venv ## write examples/config.yaml and docs/config.md anew from the schema
-	@echo "Writing examples/config.yaml and docs/config.md from easyr1/config."
+config: venv ## write examples/config.yaml, docs/config.md and docs/algorithms.md anew from schema and algorithms
+	@echo "Writing examples/config.yaml, docs/config.md and docs/algorithms.md from easyr1/config and easyr1/algorithms."
 	@$(BIN)/python -m easyr1.config.describe
+	@$(BIN)/python -m easyr1.algorithms.describe
 
 clean: ## remove .venv, caches and build products; runs and checkpoints stay
 	@echo "Removing .venv, caches and build products; runs and checkpoints stay."

@@ -1,13 +1,12 @@
 """The names that a configuration may use are the ones that exist, are documented, and cost no torch to look up."""
 
-import doctest
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
-import pytest
-
-from easyr1.algorithms import advantages, kl, losses, needs
+from easyr1.algorithms import advantages, describe, kl, losses, needs
+from easyr1.config.schema import known_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,24 +25,20 @@ def test_needs_import_no_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-@pytest.mark.parametrize("module", [advantages, losses, kl], ids=lambda module: module.__name__)
-def test_the_numbers_in_the_docstrings_are_true(module):
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
+def test_the_page_of_the_algorithms_is_not_stale():
+    assert describe.TARGET.read_text(encoding="utf-8") == describe.markdown_text(), "run make config"
 
 
-@pytest.mark.parametrize(
-    ("key", "names"),
-    [
-        ("algorithm.adv_estimator", advantages.ESTIMATORS),
-        ("worker.actor.loss_type", losses.LOSSES),
-        ("worker.actor.loss_avg_mode", losses.AVERAGES),
-        ("algorithm.kl_penalty", kl.PENALTIES),
-        ("algorithm.kl_type", needs.KL_TYPES),
-    ],
-)
-def test_every_entry_is_documented(key, names):
-    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
-    for name in names:
-        assert f"`{key}={name}`" in text
+def test_every_entry_has_an_idea_a_source_and_keys_that_exist():
+    known = set(known_keys())
+    for family in describe.FAMILIES[:2]:
+        for name in family.table:
+            idea, fields = describe.read_docstring(family.table[name])
+            assert idea.endswith(".") and fields["Formula"] and "arXiv:" in fields["Paper"], name
+            text = describe.entry_text(family, name)
+            assert f"### `{family.key}={name}`" in text and "\n- tests: " in text
+            assert {f"worker.actor.{key}" for key in fields.get("Keys", "loss_type").split(", ")} <= known
+
+
+def test_the_schema_allows_the_averages_that_exist():
+    assert get_args(known_keys()["worker.actor.loss_avg_mode"][0]) == needs.AVG_MODES

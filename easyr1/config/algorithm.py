@@ -17,7 +17,11 @@ class AlgorithmConfig:
     """Lambda of generalised advantage estimation (gae)."""
 
     adv_estimator: str = "grpo"
-    """How advantages are estimated; docs/algorithms.md lists the names."""
+    """How advantages are estimated, or the name of a recipe; docs/algorithms.md lists the names."""
+
+    recipe: Literal["dapo", "dr_grpo", "gspo", "gspo_token", "cispo", "sapo", "gmpo"] | None = None
+    """A published set of settings, which any key that you set overrides; naming it as adv_estimator does the same.
+    Our own key."""
 
     disable_kl: bool = False
     """Train without a reference model: no KL term anywhere, and no memory or time for it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from easyr1.config.names import did_you_mean
 from easyr1.config.plan import Facts
+from easyr1.config.recipes import ESTIMATOR_KEY, RECIPES
 from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 
@@ -40,26 +41,10 @@ MISSING: tuple[Feature, ...] = (
 )
 
 LATER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "algorithm.adv_estimator": (
-        "dr_grpo",
-        "gae",
-        "gdpo",
-        "grpo_passk",
-        "opo",
-        "reinforce_plus_plus",
-        "reinforce_plus_plus_baseline",
-        "remax",
-        "rloo",
-    ),
+    "algorithm.adv_estimator": ("gae", "remax"),
     "algorithm.kl_penalty": ("full",),
     "worker.actor.optim.strategy": ("adamw_bf16",),
     "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
-    "worker.actor.loss_type": ("cispo", "gspo", "gspo_token", "sapo"),
-}
-
-HINTS: Mapping[str, str] = {
-    "dapo": "; DAPO is grpo with algorithm.online_filtering=true, algorithm.disable_kl=true and "
-    "worker.actor.clip_ratio_high=0.28",
 }
 
 
@@ -89,5 +74,5 @@ def _check_name(key: str, name: str, allowed: Mapping[str, object] | tuple[str, 
     names = ", ".join(sorted(allowed))
     if name in LATER_NAMES.get(key, ()):
         raise ConfigError(key, f"{name!r} is not available in this version; available: {names}")
-    hint = HINTS.get(name) or did_you_mean(name, allowed)
+    hint = did_you_mean(name, (*allowed, *RECIPES) if key == ESTIMATOR_KEY else allowed)
     raise ConfigError(key, f"unknown name {name!r}; available: {names}{hint}")

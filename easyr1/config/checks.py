@@ -15,7 +15,7 @@ def check_together(config: Config, given: frozenset[str], facts: Facts, world_si
     check_lengths(config, given, facts)
     check_pictures(config, facts)
     check_sampling(config, facts)
-    check_kl(config, given)
+    check_kl(config, given, facts)
     check_critic(config, facts)
 
 
@@ -143,8 +143,8 @@ def check_sampling(config: Config, facts: Facts) -> None:
         raise ConfigError("algorithm.filter_low", f"{limits}, so no group would be kept")
 
 
-def check_kl(config: Config, given: frozenset[str]) -> None:
-    """The KL switches must not contradict each other."""
+def check_kl(config: Config, given: frozenset[str], facts: Facts) -> None:
+    """The KL switches must not contradict each other, nor the estimator."""
     algorithm = config.algorithm
     if algorithm.disable_kl and algorithm.use_kl_loss and "algorithm.use_kl_loss" in given:
         raise ConfigError(
@@ -153,6 +153,13 @@ def check_kl(config: Config, given: frozenset[str]) -> None:
     if algorithm.kl_type == "adaptive" and algorithm.use_kl_loss and not algorithm.disable_kl:
         raise ConfigError(
             "algorithm.kl_type", "adaptive moves the coefficient of KL in the reward; set algorithm.use_kl_loss=false"
+        )
+    needs = (facts.estimators or {}).get(algorithm.adv_estimator)
+    if needs is not None and needs.parts and not (algorithm.use_kl_loss or algorithm.disable_kl):
+        raise ConfigError(
+            "algorithm.use_kl_loss",
+            f"false takes the KL off the reward, but {algorithm.adv_estimator} looks at the parts of the score, and "
+            "the KL is none of them; set true, or algorithm.disable_kl=true",
         )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from easyr1.config.plan import Facts, Plan
-from easyr1.config.schema import Config
+from easyr1.config.recipes import changes
+from easyr1.config.schema import Config, known_keys, walk
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,21 @@ RULES: tuple[Idle, ...] = (
         "only gae and reinforce_plus_plus discount",
     ),
     Idle(("algorithm.lam",), lambda c, _: c.algorithm.adv_estimator != "gae", "only gae uses it"),
+    Idle(
+        ("worker.actor.clip_ratio_low", "worker.actor.clip_ratio_dual"),
+        lambda c, _: c.worker.actor.loss_type == "cispo",
+        "worker.actor.loss_type=cispo cuts ratios from above only",
+    ),
+    Idle(
+        ("worker.actor.clip_ratio_low", "worker.actor.clip_ratio_high", "worker.actor.clip_ratio_dual"),
+        lambda c, _: c.worker.actor.loss_type == "sapo",
+        "worker.actor.loss_type=sapo has tau_positive and tau_negative instead",
+    ),
+    Idle(
+        ("worker.actor.clip_ratio_dual",),
+        lambda c, _: c.worker.actor.loss_type == "gmpo",
+        "worker.actor.loss_type=gmpo has no dual clip",
+    ),
     Idle(
         ("worker.actor.tau_positive", "worker.actor.tau_negative"),
         lambda c, _: c.worker.actor.loss_type != "sapo",
@@ -151,6 +167,14 @@ def idle_keys(config: Config, given: frozenset[str], facts: Facts, plan: Plan) -
         why = next((rule.why for rule in rules if _covers(rule, key) and rule.when(config, plan)), None)
         if why is not None:
             yield f"{key} has no effect: {why}"
+
+
+def recipe_notes(config: Config, given: frozenset[str]) -> Iterator[str]:
+    """A note for each key that a recipe set, and for each that the user set otherwise."""
+    values = {key: value for key, _, value in walk(config)}
+    defaults = {key: default for key, (_, default) in known_keys().items()}
+    for change in changes(config.algorithm.recipe, values, defaults, given):
+        yield f"{change.key}: {change.default} -> {change.value} ({change.source})"
 
 
 def catches(config: Config, plan: Plan) -> Iterator[str]:

@@ -10,6 +10,7 @@ from yaml import YAMLError
 
 from easyr1.config.names import unknown_key
 from easyr1.config.paths import find_file
+from easyr1.config.recipes import expand
 from easyr1.config.schema import Config, known_keys, set_leaves, walk
 from easyr1.config.values import convert, is_mapping, takes_text
 from easyr1.errors import ConfigError
@@ -33,6 +34,7 @@ def load(argv: Sequence[str]) -> tuple[Config, frozenset[str]]:
     for key, text in pairs:
         if key != "config":
             given.update(_assign(leaves, key, _parse(key, text)))
+    expand(leaves, frozenset(given))
     return set_leaves(Config(), leaves), frozenset(given)
 
 
@@ -40,7 +42,9 @@ def from_mapping(tree: Mapping[str, Any]) -> tuple[Config, frozenset[str]]:
     """Config from nested mappings, with the dotted keys that differ from their default. Raises ConfigError."""
     leaves = _defaults()
     _assign_tree(leaves, tree)
-    return set_leaves(Config(), leaves), frozenset(_differing(leaves))
+    given = frozenset(_differing(leaves))
+    expand(leaves, given)
+    return set_leaves(Config(), leaves), given
 
 
 def to_mapping(config: Config) -> dict[str, Any]:

@@ -15,6 +15,7 @@ RENAMED: Mapping[str, str] = {
     "trainer.total_episodes": "trainer.total_epochs",
     "trainer.total_training_steps": "trainer.max_steps",
     "trainer.val_generations_to_log_to_wandb": "trainer.val_generations_to_log",
+    "worker.actor.entropy_coeff": "worker.actor.entropy_coef",
     "worker.actor.kl_loss_coef": "algorithm.kl_coef",
     "worker.actor.kl_loss_type": "algorithm.kl_penalty",
     "worker.actor.model.path": "worker.actor.model.model_path",
@@ -34,7 +35,6 @@ RENAMED: Mapping[str, str] = {
 REMOVED: Mapping[str, str] = {
     "data.system_prompt": "put its text into the file of data.format_prompt",
     "worker.actor.clip_ratio": "set worker.actor.clip_ratio_low and worker.actor.clip_ratio_high",
-    "worker.actor.entropy_coeff": "there is no entropy bonus; leave it out",
     "worker.reward.reward_type": 'write REWARD_TYPE = "batch" or "sequential" into the reward file',
 }
 """Key of another release or fork that has no successor -> what to do."""

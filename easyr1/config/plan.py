@@ -24,6 +24,11 @@ class Needs(Protocol):
         """Whether it needs the score of a greedy answer."""
         ...
 
+    @property
+    def parts(self) -> bool:
+        """Whether it needs the parts of the score, among which a KL in the reward has no place."""
+        ...
+
 
 @dataclass(frozen=True)
 class Facts:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from easyr1.config.availability import check_names, missing_features
 from easyr1.config.checks import check_together
-from easyr1.config.effects import catches, idle_keys
+from easyr1.config.effects import catches, idle_keys, recipe_notes
 from easyr1.config.files import check_files
 from easyr1.config.placement import Placement, place
 from easyr1.config.plan import Facts, Needs, Plan
@@ -43,7 +43,12 @@ def resolve(config: Config, given: frozenset[str] = frozenset(), facts: Facts | 
             raise error
         notes.append(f"a real start would stop: {error}")
     plan = derive(config, facts, placement)
-    notes += [*placement.notes, *catches(config, plan), *idle_keys(config, given, facts, plan)]
+    notes += [
+        *placement.notes,
+        *recipe_notes(config, given),
+        *catches(config, plan),
+        *idle_keys(config, given, facts, plan),
+    ]
     return replace(plan, notes=tuple(notes))
 
 

@@ -1,6 +1,7 @@
 """The derived numbers of a run as rows of text for the start table. Knows nothing of consoles."""
 
 from easyr1.config.plan import Plan
+from easyr1.config.recipes import RECIPES
 from easyr1.config.schema import Config
 
 _OLD_LOG_PROBS = {
@@ -40,7 +41,7 @@ def plan_rows(plan: Plan, config: Config) -> list[tuple[str, str]]:
         ("total steps", _total_steps(plan, config)),
         ("warm-up steps", _or_unknown(plan.warmup_steps)),
         ("KL", _kl(plan, config)),
-        ("advantage estimator", config.algorithm.adv_estimator),
+        ("advantage estimator", _estimator(config)),
         ("policy loss", f"{config.worker.actor.loss_type}, {_AVERAGES[config.worker.actor.loss_avg_mode]}"),
         ("reward", plan.reward_name or UNKNOWN),
         ("run folder", str(plan.run_folder)),
@@ -99,3 +100,8 @@ def _kl(plan: Plan, config: Config) -> str:
 def _correction(config: Config) -> str:
     rollout = config.worker.rollout
     return "none" if rollout.correction == "none" else f"{rollout.correction}, cap {rollout.correction_cap:g}"
+
+
+def _estimator(config: Config) -> str:
+    recipe = config.algorithm.recipe
+    return config.algorithm.adv_estimator + (f", recipe {recipe}: {RECIPES[recipe].source}" if recipe else "")

@@ -113,7 +113,7 @@ def test_yaml_may_refer_to_itself_and_to_the_environment(tmp_path, monkeypatch):
         ("trainer.save_limit=0", "got 0, expected a whole number >= 1, or -1"),
         ("trainer.logger=console", "got 'console', expected a list of text"),
         ("worker.actor.optim.betas=[0.9]", "expected a list of 2"),
-        ("worker.actor.loss_avg_mode=tokn", "one of token, seq; did you mean 'token'"),
+        ("worker.actor.loss_avg_mode=tokn", "one of token, seq, seq_sum_const; did you mean 'token'"),
         ("worker.actor.fsdp.torch_dtype=int8", "expected one of fp16"),
         ("worker.actor.clip_ratio_low=1.0", "expected a number >= 0 and < 1"),
         ("worker.actor.clip_ratio_dual=1", "expected a number > 1"),

@@ -30,6 +30,9 @@ def notes_of(*argv, facts=CPU):
         (["algorithm.gamma=0.9"], "algorithm.gamma"),
         (["algorithm.lam=0.9"], "algorithm.lam"),
         (["worker.actor.tau_positive=2"], "worker.actor.tau_positive"),
+        (["worker.actor.loss_type=cispo", "worker.actor.clip_ratio_low=0"], "worker.actor.clip_ratio_low"),
+        (["worker.actor.loss_type=sapo", "worker.actor.clip_ratio_high=0.3"], "worker.actor.clip_ratio_high"),
+        (["worker.actor.loss_type=gmpo", "worker.actor.clip_ratio_dual=4"], "worker.actor.clip_ratio_dual"),
         (["worker.actor.use_torch_compile=true"], "worker.actor.use_torch_compile"),
         (
             ["worker.actor.optim.lr_warmup_ratio=0.1", "worker.actor.optim.lr_warmup_steps=3"],
@@ -63,7 +66,7 @@ def test_keys_without_effect_are_reported(argv, key, tmp_path):
 
 def test_keys_with_effect_are_not_reported():
     argv = ["algorithm.use_kl_loss=false", "algorithm.kl_type=adaptive", "algorithm.kl_horizon=10"]
-    argv += ["trainer.total_epochs=3"]
+    argv += ["trainer.total_epochs=3", "worker.actor.loss_type=cispo", "worker.actor.clip_ratio_high=4"]
     argv += ["trainer.find_last_checkpoint=false", "data.filter_overlong_prompts_workers=2"]
     argv += ["worker.actor.optim.lr_warmup_ratio=0.1", "data.seed=3", "worker.actor.fsdp.torch_dtype=bf16"]
     assert not [note for note in notes_of(*argv) if "no effect" in note]
@@ -75,7 +78,7 @@ def test_defaults_and_the_shipped_file_are_not_reported():
 
 def test_critic_keys_are_idle_where_the_estimator_has_none():
     class Needs:
-        min_n, values, greedy_baseline = 2, False, False
+        min_n, values, greedy_baseline, parts = 2, False, False, False
 
     facts = Facts(device="cpu", estimators={"grpo": Needs()})
     notes = notes_of("worker.critic.optim.lr=1e-5", "trainer.critic_warmup=3", facts=facts)

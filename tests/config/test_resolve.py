@@ -16,10 +16,11 @@ class Needs(NamedTuple):
     min_n: int = 1
     values: bool = False
     greedy_baseline: bool = False
+    parts: bool = False
 
 
 NAMES = {
-    "estimators": {"grpo": Needs(min_n=2), "with_values": Needs(values=True)},
+    "estimators": {"grpo": Needs(min_n=2), "with_values": Needs(values=True), "by_parts": Needs(parts=True)},
     "losses": ("default",),
     "kl_penalties": ("kl", "abs", "mse", "low_var_kl"),
     "loggers": ("console", "file"),
@@ -169,11 +170,17 @@ def with_facts(base=CPU, **changes):
             ["algorithm.adv_estimator=grpoo"],
             CPU,
             "algorithm.adv_estimator",
-            ["grpo, with_values", "did you mean 'grpo'"],
+            ["by_parts, grpo, with_values", "did you mean 'grpo'"],
         ),
         (["algorithm.adv_estimator=gae"], CPU, "algorithm.adv_estimator", ["not available in this version", "grpo"]),
-        (["algorithm.adv_estimator=dapo"], CPU, "algorithm.adv_estimator", ["algorithm.online_filtering=true"]),
-        (["worker.actor.loss_type=gspo"], CPU, "worker.actor.loss_type", ["not available", "default"]),
+        (["algorithm.adv_estimator=dappo"], CPU, "algorithm.adv_estimator", ["did you mean 'dapo'"]),
+        (["worker.actor.loss_type=gspo"], CPU, "worker.actor.loss_type", ["unknown name 'gspo'", "default"]),
+        (
+            ["algorithm.adv_estimator=by_parts", "algorithm.use_kl_loss=false"],
+            CPU,
+            "algorithm.use_kl_loss",
+            ["by_parts looks at the parts", "algorithm.disable_kl=true"],
+        ),
         (["algorithm.kl_penalty=full"], CPU, "algorithm.kl_penalty", ["not available", "low_var_kl"]),
         (["trainer.logger=[file,wandb]"], CPU, "trainer.logger", ["'wandb' is not available", "console, file"]),
         (["worker.actor.optim.strategy=adamw_bf16"], CPU, "worker.actor.optim.strategy", ["available: adamw"]),

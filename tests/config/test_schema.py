@@ -25,6 +25,7 @@ OURS = {
     "algorithm.overlong_buffer_length": 0,
     "algorithm.overlong_penalty_factor": 1.0,
     "algorithm.mask_truncated": False,
+    "algorithm.recipe": None,
 }
 
 
@@ -110,7 +111,7 @@ def test_values_of_a_config_made_in_python_are_checked():
         ("data.max_pixels", "a whole number >= 1, or null"),
         ("data.train_files", "text, or a list of text"),
         ("worker.actor.optim.betas", "a list of 2, each a number >= 0 and < 1"),
-        ("worker.actor.loss_avg_mode", "one of token, seq"),
+        ("worker.actor.loss_avg_mode", "one of token, seq, seq_sum_const"),
         ("worker.reward.reward_function_kwargs", "a mapping"),
     ],
 )

@@ -17,7 +17,11 @@ from easyr1.trainer.loop import Trainer
 REWARD = '''
 def compute_score(inputs, low=0.0):
     """How many even token lengths, words and so on: anything that differs between answers."""
-    return [{"overall": (len(one["response"]) % 7) / 7 + low, "length": one["response_length"]} for one in inputs]
+    lengths = [len(one["response"]) for one in inputs]
+    return [
+        {"overall": (length % 7) / 7 + low, "length": one["response_length"], "rest": length % 5}
+        for one, length in zip(inputs, lengths)
+    ]
 '''
 
 

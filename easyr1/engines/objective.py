@@ -98,7 +98,7 @@ class PolicyObjective:
     loss: str = "default"
     average: str = "token"
     max_response_length: int = 0  # what seq_sum_const divides by
-    clip: Clip = Clip()
+    clip: Clip = field(default_factory=Clip)
     kl_penalty: str | None = None
     entropy_coef: float = 0.0
     correction: str | None = None

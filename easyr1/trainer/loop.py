@@ -108,7 +108,7 @@ class Trainer:
         data, algorithm = self.config.data, self.config.algorithm
         in_reward = KlInReward(algorithm.kl_penalty, self.kl.coef) if self.plan.kl == "reward" else None
         with clock.phase("adv"):
-            kl = assign(groups, algorithm.adv_estimator, in_reward)
+            kl = assign(groups, algorithm.adv_estimator, in_reward, gamma=algorithm.gamma, lam=algorithm.lam)
             metrics = training_metrics(groups, data.max_prompt_length, data.max_response_length)
         if kl is not None:
             metrics |= {"actor/kl_penalty": kl, "actor/kl_coef": self.kl.coef}

@@ -19,6 +19,7 @@ from easyr1.algorithms.corrections import CORRECTIONS
 from easyr1.algorithms.kl import COEFFICIENTS, PENALTIES
 from easyr1.algorithms.losses import AVERAGES, LOSSES
 from easyr1.algorithms.needs import KL_WITHOUT_PULL_AS_LOSS, NEEDS, Needs
+from easyr1.config.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "algorithms.md"
@@ -40,6 +41,14 @@ Notation: a *group* is a prompt with its n answers. Answer i has T_i tokens with
 their sum (what the reward file calls `overall`, less the KL where that is in the reward). pi, pi_old and pi_ref are
 the probabilities of a sampled token under the policy in training, the policy at the start of the step, and the
 reference; r = pi / pi_old. A is the advantage. sg(x) is x without gradient.
+"""
+
+RECIPES_HEAD = """\
+## Recipes
+
+One name for a published set of settings: `algorithm.adv_estimator=dapo` or `algorithm.recipe=dapo`. Every key that you
+set yourself stays as you set it, and the table at the start of a run shows what a recipe set. Recipes never touch the
+learning rate, batch sizes, the number of answers or lengths.
 """
 
 TAIL = """\
@@ -111,8 +120,8 @@ FAMILIES = (
         "algorithm.kl_penalty",
         PENALTIES,
         "Estimates for one token, with d = log pi - log pi_ref. `algorithm.use_kl_loss=true` adds `kl_coef` times "
-        "their average to the loss; `false` takes `kl_coef` times each from the token's reward, with pi_old in place of pi; "
-        "`algorithm.disable_kl=true` loads no reference at all.",
+        "their average to the loss; `false` takes `kl_coef` times each from the token's reward, with pi_old in place "
+        "of pi; `algorithm.disable_kl=true` loads no reference at all.",
         penalty_needs,
     ),
     Family("KL coefficient", "algorithm.kl_type", COEFFICIENTS, "What becomes of `algorithm.kl_coef`."),
@@ -128,7 +137,7 @@ FAMILIES = (
 
 def markdown_text() -> str:
     """The whole page."""
-    text = "\n".join([HEAD, *map(family_text, FAMILIES), TAIL])
+    text = "\n".join([HEAD, *map(family_text, FAMILIES), recipes_text(), TAIL])
     return re.sub(r"\n{3,}", "\n\n", _ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", text))
 
 
@@ -149,11 +158,31 @@ def entry_text(family: Family, name: str) -> str:
         "source": fields.get("Paper", ""),
         "needs": family.needs(name),
         "reads": ", ".join(f"`worker.actor.{key}`" for key in fields["Keys"].split(", ")) if "Keys" in fields else "",
+        "recipes": recipes_of(family.key, name),
         "departure": fields.get("Departure", ""),
         "tests": tests_text(closed_forms_of(entry.__name__, name)),
     }
     lines = [f"- {fact}: {text}" for fact, text in facts.items() if text]
     return "\n".join([f"### `{family.key}={name}`", "", idea, "", *lines, ""])
+
+
+def recipes_text() -> str:
+    """The recipes with what they set."""
+    parts = [RECIPES_HEAD]
+    for name, recipe in RECIPES.items():
+        settings = " ".join(f"{key}={in_yaml(value)}" for key, value in recipe.settings.items())
+        parts.append(f"### `algorithm.recipe={name}`\n\n{recipe.source}.\n\n- sets: `{settings}`\n")
+    return "\n".join(parts)
+
+
+def in_yaml(value: Any) -> str:
+    """A setting as one writes it on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def recipes_of(key: str, name: str) -> str:
+    """The recipes that choose an entry."""
+    return ", ".join(f"`{recipe}`" for recipe, found in RECIPES.items() if found.settings.get(key) == name)
 
 
 def read_docstring(entry: Any) -> tuple[str, dict[str, str]]:

@@ -5,7 +5,7 @@ Pure functions on numbers; they know neither tensors nor the loop.
 
 from collections.abc import Sequence
 
-SPREAD_TOLERANCE = 1e-6  # relative to the largest score, as in `advantages.is_flat`
+SPREAD_TOLERANCE = 1e-6  # relative to the largest score, as in `groups.Groups.is_flat`
 
 
 def is_useful(scores: Sequence[float], low: float, high: float) -> bool:

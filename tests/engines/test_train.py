@@ -39,13 +39,13 @@ def state(scored: Scored) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in scored.model.state_dict().items()}
 
 
-@pytest.mark.parametrize("average", ("token", "seq"))
+@pytest.mark.parametrize("average", ("token", "seq", "seq_sum_const"))
 @pytest.mark.parametrize("budget", (Budget(samples=1), Budget(tokens=60)))
 def test_micro_batches_do_not_change_loss_metrics_or_step(average, budget):
     scene = scenes.Scene("qwen2_5_vl")
     groups = ready(scene)
     built = scenes.model("qwen2_5_vl")
-    objective = {"average": average, "kl_penalty": "low_var_kl"}
+    objective = {"average": average, "kl_penalty": "low_var_kl", "max_response_length": 32, "loss": "gmpo"}
     found = []
     for cut in (Budget(tokens=9999), budget):
         scored = scenes.packed(copy.deepcopy(built))
@@ -58,6 +58,21 @@ def test_micro_batches_do_not_change_loss_metrics_or_step(average, budget):
     for name, tensor in found[0][1].items():
         step = (tensor - moved[name]).norm()
         assert (tensor - found[1][1][name]).norm() <= 2e-3 * step + 1e-9, name  # Adam's first step magnifies rounding
+
+
+def test_a_constant_divisor_is_for_the_loss_and_not_for_what_is_measured():
+    scene = scenes.Scene("qwen2")
+    groups = ready(scene)
+    samples = all_samples(groups)
+    found = {}
+    for average in ("token", "seq_sum_const"):
+        objective = {"average": average, "max_response_length": 50, "kl_penalty": "mse"}
+        found[average] = trainer(scenes.packed(scenes.model("qwen2")), scene, **objective).update(groups, 0.0).means()
+    scale = sum(len(sample) for sample in samples) / (50 * len(samples))
+    for name in ("actor/ppo_kl", "actor/kl_loss", "actor/entropy", "actor/pg_clipfrac_higher"):
+        assert found["seq_sum_const"][name] == pytest.approx(found["token"][name], rel=1e-5), name
+    for name in ("actor/pg_loss", "actor/loss", "actor/grad_norm"):
+        assert found["seq_sum_const"][name] == pytest.approx(scale * found["token"][name], rel=1e-4), name
 
 
 def test_without_old_log_probs_the_step_is_on_policy():

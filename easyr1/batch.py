@@ -70,6 +70,7 @@ class Group:
 
     prompt: Prompt
     samples: list[Sample]
+    baseline: float | None = None  # the score of a greedy answer, for the estimators that compare with one
 
     @property
     def num_tokens(self) -> int:

@@ -46,6 +46,8 @@ def arguments(folder: Path, kind: str = "qwen2", rows: int = 8, **settings: Any)
         "worker.actor.model.model_path": model,
         "worker.actor.global_batch_size": 2,
         "worker.actor.optim.lr": 1e-3,
+        "worker.critic.global_batch_size": 2,
+        "worker.critic.optim.lr": 1e-3,
         "worker.rollout.n": 3,
         "worker.reward.reward_function": f"{folder / 'reward.py'}:compute_score",
         "trainer.save_checkpoint_path": folder / "run",

@@ -80,7 +80,10 @@ class Share:
 class Objective(Protocol):
     """A loss on what the root module says of each token."""
 
-    prefix: str  # of its metrics
+    @property
+    def prefix(self) -> str:
+        """First part of the names of its metrics."""
+        ...
 
     def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
         """The root's two outputs (N,) -> what this micro-batch adds."""

@@ -93,8 +93,8 @@ class Scored(nn.Module):
 class Valued(Scored):
     """The critic's root: the same backbone with a value in the place of a log-prob.
 
-    The value of a token is that of the state in which it was sampled, read where its log-prob would be. It starts at 0,
-    so that an untrained critic is no worse than none. The language head is not used.
+    The value of a token is that of the state in which it was sampled, read where its log-prob would be. It starts at
+    0, so that an untrained critic is no worse than none. The language head is not used.
     """
 
     def __init__(self, model: PreTrainedModel, packed: bool, compute_dtype: torch.dtype | None = None) -> None:
@@ -109,7 +109,7 @@ class Valued(Scored):
     def forward(  # type: ignore[override]
         self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values (N,) of the chosen tokens, twice as a root has two outputs; nothing else matters."""
+        """Values (N,) of the chosen tokens, given twice as a root has two outputs; the rest is not used."""
         with self._precision():
             hidden = self._hidden(inputs)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]

@@ -5,7 +5,7 @@ The one place where sampling and rewards meet. Knows neither advantages nor upda
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from easyr1.algorithms.filters import is_useful
 from easyr1.batch import Group, Prompt, Sample
@@ -40,6 +40,13 @@ class Collector:
         with clock.phase("reward"), self.progress.phase(f"{what}scoring", total) as tick:
             self.score(groups, tick)
         return groups
+
+    def add_baselines(self, groups: Sequence[Group], sampling: Sampling, clock: Clock) -> None:
+        """Give each group the score of one greedy answer to its prompt."""
+        greedy = replace(sampling, n=1, temperature=0.0)
+        answered = self.collect([group.prompt for group in groups], greedy, clock, "greedy baseline: ")
+        for group, answer in zip(groups, answered, strict=True):
+            group.baseline = answer.samples[0].scores["overall"]
 
 
 @dataclass(frozen=True)

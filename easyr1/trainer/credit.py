@@ -46,6 +46,9 @@ def assign(
         rewards,
         numbers,
         values=[torch.from_numpy(sample.values) for sample in samples] if needs.values else None,
+        baselines=torch.tensor([group.baseline for group in groups for _ in group.samples], dtype=torch.float64)
+        if needs.greedy_baseline
+        else None,
         parts=score_parts(samples) if needs.parts else None,
         gamma=gamma,
         lam=lam,

@@ -7,14 +7,12 @@ from easyr1.config.plan import Facts
 from easyr1.tracking.loggers import LOGGERS
 
 OPTIMIZERS = ("adamw",)
-# What the loop can feed: it has no greedy answers and no critic yet.
-ESTIMATORS = {name: needs for name, needs in NEEDS.items() if not (needs.values or needs.greedy_baseline)}
 
 
 def code_facts(dry_run: bool = False) -> Facts:
     """What this version's code offers. Loads no torch."""
     return Facts(
-        estimators=ESTIMATORS,
+        estimators=NEEDS,
         losses=LOSS_NAMES,
         kl_penalties=KL_NAMES,
         loggers=tuple(LOGGERS),

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from easyr1.algorithms.kl import KLCoefficient
+from easyr1.algorithms.needs import NEEDS
 from easyr1.batch import Group, Prompt, Sums, all_samples
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
@@ -79,7 +80,15 @@ class Trainer:
     def gather(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
         """The groups of this step, and with dynamic sampling what it took to get them."""
         if self.dynamic is None:
-            return self.collector.collect(self.loader.next(), self.sampling, clock), {}
+            groups, metrics = self.collector.collect(self.loader.next(), self.sampling, clock), {}
+        else:
+            groups, metrics = self._gather_useful(clock)
+        if NEEDS[self.config.algorithm.adv_estimator].greedy_baseline:
+            self.collector.add_baselines(groups, self.sampling, clock)
+        return groups, metrics
+
+    def _gather_useful(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
+        assert self.dynamic is not None
         gathering = self.dynamic.gather(self.loader.next, self.plan.prompts_per_rollout, self.sampling, clock)
         means = score_means(gathering.sampled).items()  # of all that was sampled: what is kept is chosen by its score
         return gathering.groups, gathering.metrics() | {f"reward/{name}": value for name, value in means}

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 
 from easyr1.algorithms.corrections import effective_share
+from easyr1.algorithms.values import explained_variance
 from easyr1.batch import Group, all_samples
 
 
@@ -44,7 +46,12 @@ def training_metrics(groups: Sequence[Group], max_prompt: int, max_response: int
     def tokens(name: str) -> np.ndarray:
         return np.concatenate([getattr(sample, name) for sample in samples])
 
+    values = {}
+    if samples[0].values is not None:
+        explained = explained_variance(torch.from_numpy(tokens("values")), torch.from_numpy(tokens("returns")))
+        values = spread("critic/values", tokens("values")) | {"critic/vf_explained_var": explained}
     return {
+        **values,
         **{f"reward/{name}": value for name, value in score_means(groups).items()},
         **spread("critic/score", [sample.scores["overall"] for sample in samples]),
         **spread("critic/rewards", [float(sample.rewards.sum()) for sample in samples if sample.rewards is not None]),

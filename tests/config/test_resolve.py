@@ -172,7 +172,6 @@ def with_facts(base=CPU, **changes):
             "algorithm.adv_estimator",
             ["by_parts, grpo, with_values", "did you mean 'grpo'"],
         ),
-        (["algorithm.adv_estimator=gae"], CPU, "algorithm.adv_estimator", ["not available in this version", "grpo"]),
         (["algorithm.adv_estimator=dappo"], CPU, "algorithm.adv_estimator", ["did you mean 'dapo'"]),
         (["worker.actor.loss_type=gspo"], CPU, "worker.actor.loss_type", ["unknown name 'gspo'", "default"]),
         (

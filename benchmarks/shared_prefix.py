@@ -53,7 +53,7 @@ def sides(prompt_length: int, answer_length: int, answers: int):
 
         def run() -> torch.Tensor:
             batch = packer.micro_batch(groups, pieces, scored.device)
-            log_probs, _ = scored(batch.inputs, batch.targets)
+            log_probs = scored(batch.inputs, batch.targets).log_probs
             log_probs.sum().backward()
             return log_probs.detach()
 

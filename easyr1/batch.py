@@ -55,6 +55,7 @@ class Sample:
     scores: dict[str, float] = field(default_factory=dict)  # what the reward file returned
     old_log_probs: np.ndarray | None = None  # (T,)
     ref_log_probs: np.ndarray | None = None  # (T,)
+    full_kl: np.ndarray | None = None  # (T,) KL divergence to the reference, where the whole of it is asked for
     values: np.ndarray | None = None  # (T,)
     rewards: np.ndarray | None = None  # (T,) the score at the last token, less KL where it is in the reward
     advantages: np.ndarray | None = None  # (T,)

@@ -15,13 +15,15 @@ LOG_RATIO_LIMIT = 20.0
 
 
 def ratio(log_probs: Tensor, sampler: Tensor) -> Tensor:
-    """(N,) exp(trainer - sampler), its exponent cut at +-20."""
-    return (log_probs.float() - sampler.float()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    """(N,) exp(trainer - sampler) without gradient, its exponent cut at +-20."""
+    return (log_probs.detach().float() - sampler.float()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def truncated(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
-    """min(r, cap): truncated importance sampling, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
-    Training" (Yao et al., 2025); the truncation is that of Ionides (2008).
+    """Truncated importance sampling: the ratio, at most `cap`.
+
+    Formula: min(r, cap), r = exp(trainer - sampler)
+    Paper: Yao et al. (2025), "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"
 
     >>> truncated(torch.tensor([0.0, 2.0]), torch.zeros(2), torch.tensor([0, 0]), 2.0).tolist()
     [1.0, 2.0]
@@ -30,7 +32,10 @@ def truncated(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) ->
 
 
 def masked(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
-    """r where it is at most `cap`, else 0: a token that the sampler took for much less likely teaches nothing.
+    """Masked importance sampling: a token that the sampler took for much less likely teaches nothing.
+
+    Formula: r where r <= cap, else 0
+    Paper: the masked variant of truncated importance sampling, as the field's trainers offer it
 
     >>> masked(torch.tensor([0.0, 2.0]), torch.zeros(2), torch.tensor([0, 0]), 2.0).tolist()
     [1.0, 0.0]
@@ -40,7 +45,10 @@ def masked(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Te
 
 
 def icepop(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
-    """r where it lies in [1 / cap, cap], else 0: IcePop, of the report on Ring-1T (arXiv:2510.18855).
+    """IcePop: tokens on which sampler and trainer differ much, in either direction, teach nothing.
+
+    Formula: r where 1 / cap <= r <= cap, else 0
+    Paper: IcePop, in the report on Ring-1T (arXiv:2510.18855)
 
     >>> icepop(torch.tensor([0.0, 2.0, -2.0]), torch.zeros(3), torch.tensor([0, 0, 0]), 2.0).tolist()
     [1.0, 0.0, 0.0]
@@ -50,7 +58,10 @@ def icepop(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Te
 
 
 def sequence_mask(log_probs: Tensor, sampler: Tensor, sample: Tensor, cap: float) -> Tensor:
-    """1 for all tokens of a sample whose geometric mean of r lies in [1 / cap, cap], 0 for those of the others.
+    """Sequence mask: a sample on which sampler and trainer differ much on average teaches nothing.
+
+    Formula: 1 for all tokens of a sample whose geometric mean of r lies in [1 / cap, cap], else 0
+    Paper: geometric sequence masking, as the field's trainers offer it
 
     >>> sequence_mask(torch.tensor([0.0, 3.0, 0.1]), torch.zeros(3), torch.tensor([0, 0, 1]), 2.0).tolist()
     [0.0, 0.0, 1.0]

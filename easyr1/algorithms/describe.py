@@ -16,9 +16,9 @@ from typing import Any
 
 from easyr1.algorithms.advantages import ESTIMATORS
 from easyr1.algorithms.corrections import CORRECTIONS
-from easyr1.algorithms.kl import COEFFICIENTS, PENALTIES
+from easyr1.algorithms.kl import COEFFICIENTS, PENALTIES, full
 from easyr1.algorithms.losses import AVERAGES, LOSSES
-from easyr1.algorithms.needs import KL_WITHOUT_PULL_AS_LOSS, NEEDS, Needs
+from easyr1.algorithms.needs import FULL_KL, KL_WITHOUT_PULL_AS_LOSS, NEEDS, Needs
 from easyr1.config.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +118,7 @@ FAMILIES = (
     Family(
         "KL to the reference",
         "algorithm.kl_penalty",
-        PENALTIES,
+        PENALTIES | {FULL_KL: full},
         "Estimates for one token, with d = log pi - log pi_ref. `algorithm.use_kl_loss=true` adds `kl_coef` times "
         "their average to the loss; `false` takes `kl_coef` times each from the token's reward, with pi_old in place "
         "of pi; `algorithm.disable_kl=true` loads no reference at all.",

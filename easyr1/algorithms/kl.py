@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 # Where exp(x) - x - 1 reaches 10; from there on `low_var_kl` goes straight.
@@ -80,6 +81,27 @@ def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 def gap(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """d = log pi - log ref in float32."""
     return log_probs.float() - ref_log_probs.float()
+
+
+def full(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+    """The KL divergence itself, from the whole distributions at every token: no noise of sampling, exact gradient.
+
+    Formula: sum over the vocabulary of pi (log pi - log ref)
+    Paper: Kullback and Leibler (1951); costs (tokens x vocabulary) numbers
+
+    Args:
+        log_probs, ref_log_probs: (N, V), -inf in both at ids that can never be sampled.
+
+    Returns:
+        (N,).
+
+    >>> import torch
+    >>> policy, reference = torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]])
+    >>> full(policy.log(), reference.log())
+    tensor([0.1438])
+    """
+    probs = log_probs.exp()
+    return (probs * torch.where(probs > 0, log_probs - ref_log_probs, 0.0)).sum(-1)
 
 
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

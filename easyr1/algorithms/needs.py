@@ -38,7 +38,8 @@ NEEDS: dict[str, Needs] = {
 }
 LOSS_NAMES: tuple[str, ...] = ("default", "gspo", "gspo_token", "cispo", "sapo", "gmpo")
 AVG_MODES: tuple[str, ...] = ("token", "seq", "seq_sum_const")
-KL_NAMES: tuple[str, ...] = ("kl", "abs", "mse", "low_var_kl")
+FULL_KL = "full"  # the divergence of whole distributions; the others are estimates from the sampled token
+KL_NAMES: tuple[str, ...] = ("kl", "abs", "mse", "low_var_kl", FULL_KL)
 KL_TYPES: tuple[str, ...] = ("fixed", "adaptive")
 
 # As a loss, the gradient of d = log pi - log ref averages to zero over samples of pi: it adds noise, not a pull.

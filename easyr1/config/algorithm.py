@@ -30,13 +30,14 @@ class AlgorithmConfig:
     """Where the KL to the reference model counts: true = a term of the loss, false = subtracted from the rewards."""
 
     kl_penalty: str = "low_var_kl"
-    """Estimator of the KL per token: kl, abs, mse or low_var_kl."""
+    """KL per token: kl, abs, mse and low_var_kl estimate it from the sampled token, full takes the whole
+    distributions, which costs more memory and time."""
 
     kl_coef: NotNegative = 1e-2
     """Weight of the KL. 0 only measures it; algorithm.disable_kl=true also saves the reference model."""
 
     kl_type: Literal["fixed", "adaptive"] = "fixed"
-    """Whether kl_coef stays or moves towards kl_target; adaptive needs use_kl_loss=false."""
+    """Whether kl_coef stays or moves towards kl_target."""
 
     kl_horizon: Positive = 10000.0
     """Samples over which the adaptive coefficient adjusts."""

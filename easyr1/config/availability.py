@@ -41,7 +41,6 @@ MISSING: tuple[Feature, ...] = (
 )
 
 LATER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "algorithm.kl_penalty": ("full",),
     "worker.actor.optim.strategy": ("adamw_bf16",),
     "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
 }

@@ -150,10 +150,6 @@ def check_kl(config: Config, given: frozenset[str], facts: Facts) -> None:
         raise ConfigError(
             "algorithm.use_kl_loss", "true contradicts algorithm.disable_kl=true; leave out the one you do not want"
         )
-    if algorithm.kl_type == "adaptive" and algorithm.use_kl_loss and not algorithm.disable_kl:
-        raise ConfigError(
-            "algorithm.kl_type", "adaptive moves the coefficient of KL in the reward; set algorithm.use_kl_loss=false"
-        )
     needs = (facts.estimators or {}).get(algorithm.adv_estimator)
     if needs is not None and needs.parts and not (algorithm.use_kl_loss or algorithm.disable_kl):
         raise ConfigError(

@@ -17,6 +17,7 @@ from easyr1.algorithms.losses import LOSSES, Clip, aggregate
 from easyr1.algorithms.values import value_clip
 from easyr1.batch import Group, Sample
 from easyr1.engines.pack import MicroBatch
+from easyr1.models.log_probs import TokenScores
 
 
 class MiniBatch:
@@ -85,8 +86,8 @@ class Objective(Protocol):
         """First part of the names of its metrics."""
         ...
 
-    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
-        """The root's two outputs (N,) -> what this micro-batch adds."""
+    def share(self, scores: TokenScores, tokens: Tokens, kl_coef: float) -> Share:
+        """What the root says of the N tokens -> what this micro-batch adds."""
         ...
 
 
@@ -108,8 +109,8 @@ class PolicyObjective:
     correction_cap: float = 2.0
     prefix: str = "actor"
 
-    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
-        log_probs, entropy = outputs
+    def share(self, scores: TokenScores, tokens: Tokens, kl_coef: float) -> Share:
+        log_probs, entropy, full_kl = scores
         old = tokens.flat("old_log_probs")
         old = torch.where(old.isnan(), log_probs.detach(), old)  # none given: the policy is the one that sampled
         losses, metrics = LOSSES[self.loss](
@@ -129,7 +130,8 @@ class PolicyObjective:
         if self.entropy_coef:
             share = share - self.entropy_coef * self._average(entropy, tokens)
         if self.kl_penalty is not None:
-            kl = PENALTIES[self.kl_penalty](log_probs, tokens.flat("ref_log_probs"))
+            estimate = PENALTIES.get(self.kl_penalty)
+            kl = estimate(log_probs, tokens.flat("ref_log_probs")) if estimate is not None else full_kl
             share = share + kl_coef * self._average(kl, tokens)
             shares["kl_loss"] = tokens.average(kl.detach(), measure)
         gap = (old - sampler).abs().max() if len(old) else old.new_zeros(())
@@ -141,14 +143,14 @@ class PolicyObjective:
 
 @dataclass(frozen=True)
 class ValueObjective:
-    """The clipped value loss of a critic. Takes values; the second output is not used."""
+    """The clipped value loss of a critic. Takes values."""
 
     average: str = "token"
     clip: float = 0.5
     prefix: str = "critic"
 
-    def share(self, outputs: tuple[torch.Tensor, torch.Tensor], tokens: Tokens, kl_coef: float) -> Share:
-        values, _ = outputs
+    def share(self, scores: TokenScores, tokens: Tokens, kl_coef: float) -> Share:
+        values = scores.log_probs
         losses, metrics = value_clip(values, tokens.flat("values"), tokens.flat("returns"), clip=self.clip)
         share = tokens.average(losses, self.average)
         parts = {

@@ -49,6 +49,10 @@ class TrainEngine(Protocol):
         """For each group, for each sample, the (T,) log-probs of its tokens."""
         ...
 
+    def divergence(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
+        """For each group, for each sample, the (T,) KL divergence of whole distributions to the reference."""
+        ...
+
     def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
         """One optimizer step on one mini-batch; `kl_coef` weighs the objective's KL term, if it has one."""
         ...

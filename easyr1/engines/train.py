@@ -7,7 +7,7 @@ or the loop.
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,10 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from easyr1.batch import Group, Sums
 from easyr1.engines.objective import MiniBatch, Objective, PolicyObjective, Tokens
 from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state_tensors
-from easyr1.engines.pack import Budget, MediaInputs, Packer, cut
+from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
 from easyr1.engines.protocols import Progress
 from easyr1.errors import DataError
+from easyr1.models.log_probs import TokenScores
 from easyr1.models.positions import Positions
 from easyr1.models.scored import Scored
 
@@ -33,7 +34,8 @@ EXTRA_FILE = "extra_state_world_size_1_rank_0.json"
 class TorchTrain:
     """A TrainEngine on one device. Without `optim` it can only score (the reference).
 
-    `temperature` is the sampler's: both sides must normalise alike.
+    `temperature` is the sampler's: both sides must normalise alike. With `against`, a frozen root, the whole
+    distributions are compared at every token, which costs (tokens x vocabulary) numbers for each micro-batch.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TorchTrain:
         update_budget: Budget | None = None,
         objective: Objective = PolicyObjective(),
         optim: OptimSpec | None = None,
+        against: Scored | None = None,
     ) -> None:
         self.scored = scored
         self.temperature = temperature
@@ -52,25 +55,45 @@ class TorchTrain:
         self.update_budget = update_budget or score_budget
         self.objective = objective
         self.optim = optim
+        self.against = against
         self.version = 0  # optimizer steps so far
         self.packer = Packer(Positions(scored.model), media, scored.packed, scored.banned)
         self.optimizer = adamw(scored.parameters(), optim) if optim else None
 
-    @torch.no_grad()
     def score(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
         """For each group, for each sample, the (T,) log-probs (or values) of its tokens; 0 at ids never sampled."""
+        return self._of_each_token(groups, lambda batch: self._scores(batch).log_probs, progress)
+
+    def divergence(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
+        """For each group, for each sample, the (T,) KL divergence to `against` where each token was drawn."""
+        return self._of_each_token(groups, lambda batch: self._compared(batch).kl, progress)
+
+    @torch.no_grad()
+    def _of_each_token(
+        self, groups: Sequence[Group], measure: Callable[[MicroBatch], torch.Tensor], progress: Progress | None
+    ) -> list[list[np.ndarray]]:
         self.scored.eval()
         found: list[list[np.ndarray]] = [[np.empty(0)] * len(group.samples) for group in groups]
         parts = cut(groups, self.score_budget)
         for done, pieces in enumerate(parts, start=1):
             batch = self.packer.micro_batch(groups, pieces, self.scored.device)
-            log_probs, _ = self.scored(batch.inputs, batch.targets, self.temperature)
-            log_probs = torch.where(batch.allowed, log_probs, 0.0).float().cpu()
-            for (group, sample), values in zip(batch.places, batch.split(log_probs), strict=True):
+            numbers = torch.where(batch.allowed, measure(batch), 0.0).float().cpu()
+            for (group, sample), values in zip(batch.places, batch.split(numbers), strict=True):
                 found[group][sample] = values.numpy().copy()
             if progress is not None:
                 progress(done, len(parts))
         return found
+
+    def _scores(self, batch: MicroBatch, others: torch.Tensor | None = None) -> TokenScores:
+        return self.scored(batch.inputs, batch.targets, self.temperature, others)
+
+    def _compared(self, batch: MicroBatch) -> TokenScores:
+        """The scores with the KL to the distributions of `against`, where there is one."""
+        if self.against is None:
+            return self._scores(batch)
+        with torch.no_grad():
+            others = self.against(batch.inputs, temperature=self.temperature)
+        return self._scores(batch, others)
 
     def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
         """One optimizer step with learning rate `lr`; a gradient that is not finite is counted and not applied.
@@ -87,9 +110,9 @@ class TorchTrain:
         sums, prefix = Sums(), self.objective.prefix
         for pieces in cut(groups, self.update_budget):
             batch = self.packer.micro_batch(groups, pieces, self.scored.device)
-            first, second = self.scored(batch.inputs, batch.targets, self.temperature)
             tokens = Tokens(batch, whole, self.scored.device)
-            share = self.objective.share((first[tokens.kept], second[tokens.kept]), tokens, kl_coef)
+            scores = TokenScores(*(column[tokens.kept] for column in self._compared(batch)))
+            share = self.objective.share(scores, tokens, kl_coef)
             share.loss.backward()
             # Shares add up to this update's averages; their counts add up to one update.
             fraction = len(tokens.sample) / whole.num_tokens

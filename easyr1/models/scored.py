@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from easyr1.models.attention import Layout
-from easyr1.models.log_probs import normalised, token_log_probs
+from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,23 @@ class Scored(nn.Module):
         return self.model
 
     def forward(
-        self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
-    ) -> tuple[torch.Tensor, torch.Tensor] | torch.Tensor:
-        """With `targets` (N,): their log-probs (N,) and the entropies (N,). Without: all log-probs (N, V)."""
+        self,
+        inputs: ModelInputs,
+        targets: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        against: torch.Tensor | None = None,
+    ) -> TokenScores | torch.Tensor:
+        """With `targets` (N,): their scores, with the KL to the distributions `against` (N, V) where they are given.
+
+        Without targets: all log-probs (N, V).
+        """
         with self._precision():
             hidden = self._hidden(inputs)
             head = self.model.get_output_embeddings()
             assert head is not None
             if targets is None:
                 return normalised(head(hidden), self.banned, temperature)
-            return token_log_probs(hidden, head, targets, self.banned, temperature, self.entropy_gradient)
+            return token_log_probs(hidden, head, targets, self.banned, temperature, self.entropy_gradient, against)
 
     def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
         """(N, H) hidden states at the chosen tokens."""
@@ -107,10 +114,14 @@ class Valued(Scored):
         return self
 
     def forward(  # type: ignore[override]
-        self, inputs: ModelInputs, targets: torch.Tensor | None = None, temperature: float = 1.0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values (N,) of the chosen tokens, given twice as a root has two outputs; the rest is not used."""
+        self,
+        inputs: ModelInputs,
+        targets: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        against: torch.Tensor | None = None,
+    ) -> TokenScores:
+        """Values (N,) of the chosen tokens in the place of log-probs; nothing but `inputs` is used."""
         with self._precision():
             hidden = self._hidden(inputs)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
-        return values, values.detach()
+        return TokenScores(values, torch.zeros_like(values), torch.zeros_like(values))

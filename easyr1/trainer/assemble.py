@@ -152,6 +152,7 @@ def _trainer(
         inputs.chat.copy_files(folder)
 
     sampling = train_sampling(config)
+    reference = reference_engine(config, plan, media)
     rollout = rollout_engine(config, plan, scored, media)
     collector = Collector(rollout, score_groups, progress, config.worker.rollout.disable_tqdm)
     return Trainer(
@@ -164,9 +165,9 @@ def _trainer(
         dynamic=DynamicSampler(collector, group_filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),
-        actor=actor_learner(config, plan, scored, media),
+        actor=actor_learner(config, plan, scored, media, reference),
         critic=critic_learner(config, plan, media),
-        reference=reference_engine(config, plan, media),
+        reference=reference,
         kl=kl_coefficient(
             algorithm.kl_type, algorithm.kl_coef, target=algorithm.kl_target, horizon=algorithm.kl_horizon
         ),

@@ -9,7 +9,7 @@ import torch
 from easyr1.algorithms.advantages import estimate
 from easyr1.algorithms.filters import overlong_penalty
 from easyr1.algorithms.kl import PENALTIES
-from easyr1.algorithms.needs import NEEDS
+from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.batch import Group, Sample, all_samples
 from easyr1.errors import RewardError
 
@@ -62,6 +62,9 @@ def assign(
 
 def token_kl(sample: Sample, penalty: str) -> np.ndarray:
     """(T,) KL estimate of each token, between the policy that sampled and the reference."""
+    if penalty == FULL_KL:
+        assert sample.full_kl is not None
+        return sample.full_kl
     assert sample.old_log_probs is not None and sample.ref_log_probs is not None
     return PENALTIES[penalty](torch.from_numpy(sample.old_log_probs), torch.from_numpy(sample.ref_log_probs)).numpy()
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from easyr1.algorithms.kl import KLCoefficient
-from easyr1.algorithms.needs import NEEDS
+from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.batch import Group, Prompt, Sums, all_samples
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
@@ -17,7 +19,7 @@ from easyr1.data.loader import Loader
 from easyr1.engines.protocols import Sampling, TrainEngine
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.loggers import Tracker
-from easyr1.tracking.progress import Progress
+from easyr1.tracking.progress import Progress, Tick
 from easyr1.tracking.report import write_report
 from easyr1.trainer.carried import from_records, to_records
 from easyr1.trainer.checkpoint import Checkpoints, read_state
@@ -26,6 +28,8 @@ from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
 from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
+
+Measure = Callable[[Sequence[Group], Tick], list[list[np.ndarray]]]  # a number for every token of every sample
 
 
 @dataclass
@@ -96,21 +100,23 @@ class Trainer:
     def score(self, groups: Sequence[Group], clock: Clock) -> None:
         """Fill what a step needs of each token: old log-probs, the reference's, and values."""
         if self.plan.old_log_probs == "recomputed":
-            self._fill("old_log_probs", self.actor.engine, groups, "old", clock)
-        if self.reference is not None:
-            self._fill("ref_log_probs", self.reference, groups, "ref", clock)
+            self._fill("old_log_probs", self.actor.engine.score, groups, "old", clock)
+        if self.reference is not None and self.config.algorithm.kl_penalty != FULL_KL:
+            self._fill("ref_log_probs", self.reference.score, groups, "ref", clock)
+        if self.plan.kl == "reward" and self.config.algorithm.kl_penalty == FULL_KL:
+            self._fill("full_kl", self.actor.engine.divergence, groups, "ref", clock)
         if self.critic is not None:
-            self._fill("values", self.critic.engine, groups, "values", clock)
+            self._fill("values", self.critic.engine.score, groups, "values", clock)
         for sample in all_samples(groups):
             waited = sample.completion.weights_version != self.actor.engine.version  # older weights sampled it
             if waited or self.plan.old_log_probs == "sampler":
                 sample.old_log_probs = sample.completion.log_probs
 
-    def _fill(self, name: str, engine: TrainEngine, groups: Sequence[Group], phase: str, clock: Clock) -> None:
+    def _fill(self, name: str, measure: Measure, groups: Sequence[Group], phase: str, clock: Clock) -> None:
         with clock.phase(phase), self.progress.phase(name.replace("_", " ")) as tick:
-            found = engine.score(groups, tick)
-        for sample, log_probs in zip(all_samples(groups), chain.from_iterable(found), strict=True):
-            setattr(sample, name, log_probs)
+            found = measure(groups, tick)
+        for sample, numbers in zip(all_samples(groups), chain.from_iterable(found), strict=True):
+            setattr(sample, name, numbers)
 
     def credit(self, groups: Sequence[Group], clock: Clock) -> dict[str, float]:
         """Turn scores into advantages."""
@@ -141,7 +147,10 @@ class Trainer:
         if any(metrics.get(f"{learner.name}/skipped_updates") for learner in learners):
             message = f"step {self.step}: an update was skipped, its gradient was not finite"
             self.tracker.event("warning", message=message)
-        return mismatch_metrics(metrics) | ({"actor/kl_coef": in_loss} if self.plan.kl == "loss" else {})
+        if "actor/kl_loss" in metrics:
+            metrics["actor/kl_coef"] = in_loss
+            self.kl.update(metrics["actor/kl_loss"], len(all_samples(groups)))
+        return mismatch_metrics(metrics)
 
     def validate(self, clock: Clock) -> dict[str, float]:
         """Answer the validation rows; log some answers and renew the report."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from easyr1.algorithms.losses import Clip
-from easyr1.algorithms.needs import NEEDS
+from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.config.plan import Plan
 from easyr1.config.schema import ActorConfig, Config, CriticConfig, OptimConfig
 from easyr1.engines.objective import PolicyObjective, ValueObjective
@@ -34,15 +34,18 @@ def model_spec(config: Config, plan: Plan) -> ModelSpec:
     )
 
 
-def actor_learner(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> Learner:
-    """The policy, trained."""
+def actor_learner(
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None
+) -> Learner:
+    """The policy, trained; the whole KL is measured beside the reference."""
     actor = config.worker.actor
     scored.entropy_gradient = actor.entropy_coef > 0
     optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
     score_budget, update_budget = budgets(config, actor, "actor")
     objective = policy_objective(config, plan)
     temperature = config.worker.rollout.temperature
-    engine = TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim)
+    against = reference.scored if reference is not None and config.algorithm.kl_penalty == FULL_KL else None
+    engine = TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim, against)
     return Learner("actor", engine, optim, actor.global_batch_size, actor.ppo_epochs)
 
 

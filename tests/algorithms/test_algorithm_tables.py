@@ -15,7 +15,7 @@ def test_the_names_without_torch_are_the_names_of_the_tables():
     assert set(needs.NEEDS) == set(advantages.ESTIMATORS)
     assert tuple(losses.LOSSES) == needs.LOSS_NAMES
     assert tuple(losses.AVERAGES) == needs.AVG_MODES
-    assert tuple(kl.PENALTIES) == needs.KL_NAMES
+    assert (*kl.PENALTIES, needs.FULL_KL) == needs.KL_NAMES
     for kl_type in needs.KL_TYPES:
         assert kl.kl_coefficient(kl_type, 0.1, target=0.1, horizon=1.0).coef == 0.1
 

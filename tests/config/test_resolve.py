@@ -135,7 +135,6 @@ def with_facts(base=CPU, **changes):
         ([], with_facts(max_prompt_tokens=3000), "data.max_prompt_length", ["3000", "2048", "data.max_pixels"]),
         ([], with_facts(val_rows=0), "data.val_files", ["no validation row"]),
         (["algorithm.disable_kl=true", "algorithm.use_kl_loss=true"], CPU, "algorithm.use_kl_loss", ["contradicts"]),
-        (["algorithm.kl_type=adaptive"], CPU, "algorithm.kl_type", ["algorithm.use_kl_loss=false"]),
         (
             ["algorithm.online_filtering=true", "algorithm.filter_low=0.99"],
             CPU,
@@ -180,7 +179,6 @@ def with_facts(base=CPU, **changes):
             "algorithm.use_kl_loss",
             ["by_parts looks at the parts", "algorithm.disable_kl=true"],
         ),
-        (["algorithm.kl_penalty=full"], CPU, "algorithm.kl_penalty", ["not available", "low_var_kl"]),
         (["trainer.logger=[file,wandb]"], CPU, "trainer.logger", ["'wandb' is not available", "console, file"]),
         (["worker.actor.optim.strategy=adamw_bf16"], CPU, "worker.actor.optim.strategy", ["available: adamw"]),
     ],

@@ -66,5 +66,5 @@ def test_a_sampled_picture_id_is_never_fed_or_scored():
     batch = scenes.packer(scored, scene).micro_batch(groups, cut(groups, Budget(tokens=999))[0], torch.device("cpu"))
     assert batch.allowed.tolist() == [True, False, True, True, True, True]
     assert int((batch.inputs.ids == picture_id).sum()) == 4
-    log_probs, _ = scored(batch.inputs, batch.targets)
+    log_probs = scored(batch.inputs, batch.targets).log_probs
     assert torch.isfinite(log_probs).all()

@@ -20,7 +20,7 @@ def passes(scored: Scored, scene: scenes.Scene, groups: list[Group], budget: Bud
     found = {}
     for pieces in cut(groups, budget):
         batch = packer.micro_batch(groups, pieces, torch.device("cpu"))
-        log_probs, _ = scored(batch.inputs, batch.targets, TEMPERATURE)
+        log_probs = scored(batch.inputs, batch.targets, TEMPERATURE).log_probs
         log_probs.square().sum().backward()
         found.update(zip(batch.places, batch.split(log_probs.detach()), strict=True))
     grads = {name: grad.grad for name, grad in scored.model.named_parameters() if grad.grad is not None}

@@ -23,7 +23,7 @@ def scene(dtype=torch.float64):
 def test_chunks_change_neither_numbers_nor_gradients(monkeypatch, elements):
     monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", elements)
     hidden, head, targets = scene()
-    ours, entropy = token_log_probs(hidden, head, targets, BANNED, 0.7)
+    ours, entropy, _ = token_log_probs(hidden, head, targets, BANNED, 0.7)
     (ours * torch.linspace(-1, 1, 23)).sum().backward()
     found = hidden.grad, head.weight.grad
     hidden, head, targets = scene()
@@ -54,3 +54,30 @@ def test_low_precision_logits_are_normalised_in_float32():
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(4))
     assert torch.isinf(found[:, BANNED]).all()
+
+
+@pytest.mark.parametrize("elements", (5 * 11, 10_000))
+def test_the_whole_kl_is_the_divergence_and_its_gradient_is_exact(monkeypatch, elements):
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", elements)
+    hidden, head, targets = scene()
+    other = torch.randn(23, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    other[:, BANNED] = -torch.inf
+    other = other.log_softmax(-1)
+    found = token_log_probs(hidden, head, targets, BANNED, 0.7, against=other).kl
+    found.sum().backward()
+    ours = hidden.grad
+    hidden, head, targets = scene()
+    kept = [number for number in range(11) if number not in BANNED]
+    policy = (head(hidden) / 0.7)[:, kept].log_softmax(-1)
+    wanted = torch.nn.functional.kl_div(other[:, kept], policy, log_target=True, reduction="none").sum(-1)
+    wanted.sum().backward()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(ours, hidden.grad)
+    assert (token_log_probs(hidden, head, targets, BANNED, 0.7).kl == 0).all()
+
+
+def test_an_entropy_has_a_gradient_on_request_only():
+    hidden, head, targets = scene()
+    assert not token_log_probs(hidden, head, targets, BANNED, 1.0).entropy.requires_grad
+    token_log_probs(hidden, head, targets, BANNED, 1.0, entropy_gradient=True).entropy.sum().backward()
+    assert torch.isfinite(hidden.grad).all() and hidden.grad.abs().max() > 0

@@ -253,3 +253,22 @@ def test_an_entropy_bonus_raises_the_entropy(tmp_path):
         runs.run(runs.arguments(tmp_path, **settings, **changes))
         found.append(runs.steps(path)[4]["actor/entropy"])
     assert found[1] > found[0]
+
+
+@pytest.mark.parametrize("in_loss", ("true", "false"))
+def test_the_whole_kl_in_loss_and_reward(tmp_path, in_loss):
+    settings = {"algorithm__kl_penalty": "full", "algorithm__use_kl_loss": in_loss, "worker__actor__optim__lr": 1e-2}
+    runs.run(runs.arguments(tmp_path, **settings, trainer__val_before_train="false"))
+    first, second = (runs.steps(tmp_path / "run")[step] for step in (1, 2))
+    name = "actor/kl_loss" if in_loss == "true" else "actor/kl_penalty"
+    assert second[name] > max(0.0, first[name]) and first[name] < second[name]
+
+
+def test_the_coefficient_of_a_kl_in_the_loss_adapts_and_is_resumed(tmp_path):
+    settings = {"algorithm__kl_type": "adaptive", "algorithm__kl_horizon": 100, "algorithm__kl_target": 10.0}
+    common = runs.arguments(tmp_path, **settings, trainer__val_before_train="false")
+    runs.run([*common, "trainer.max_steps=2"])
+    runs.run([*common, "trainer.max_steps=3"])
+    found = [runs.steps(tmp_path / "run")[step]["actor/kl_coef"] for step in (1, 2, 3)]
+    factor = 1 - 0.2 * 12 / 100  # far below the target
+    assert found == pytest.approx([0.01, 0.01 * factor, 0.01 * factor**2])

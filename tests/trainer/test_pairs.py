@@ -1,4 +1,4 @@
-"""Every estimator and every loss trains: two steps with two updates each on a tiny text model."""
+"""Every estimator and every loss trains: two steps with two updates each on a tiny vision-language model."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ def train(folder, **settings):
     name = "-".join(str(value) for value in settings.values())
     settings |= {"trainer__val_before_train": "false", "trainer__val_freq": -1, "trainer__save_freq": -1}
     settings |= {"trainer__save_checkpoint_path": folder / name, "trainer__find_last_checkpoint": "false"}
-    runs.run(runs.arguments(folder, **settings))
+    runs.run(runs.arguments(folder, "qwen2_5_vl", **settings))
     return runs.steps(folder / name)
 
 

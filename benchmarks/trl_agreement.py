@@ -3,16 +3,17 @@
     python -m venv trlvenv && trlvenv/bin/pip install torch==2.13.0 trl==1.16.0
     PYTHONPATH=. trlvenv/bin/python benchmarks/trl_agreement.py
 
-TRL's side is its own code: real `GRPOTrainer` and `RLOOTrainer` objects, built by their own constructors from their own
-configurations around a model of a few weights. Replaced are only what feeds them (the log-probs of the model, the
-sampler) and the handle to other processes, so that several can be played one after the other. `_compute_loss`, the
-rewards and the advantages run as they are.
+TRL's side is its own code: real `GRPOTrainer` and `RLOOTrainer` objects, built by their own constructors from their
+own configurations around a model of a few weights. Replaced are only what feeds them (the log-probs of the model, the
+sampler) and the handle to other processes, so that several can be played one after the other. `_compute_loss` and
+`_generate_and_score_completions` run as they are.
 
 Inputs: random ragged batches with holes in the masks (tool output in the middle of an answer), log-ratios from 1e-5 to
 +-4, so that every bound holds somewhere, advantages of both signs and 0. Each batch is taken whole, and cut into the
-micro-batches of two processes, whose losses TRL adds up and averages over processes. TRL computes in float64, we in
-float32 from the same float32 numbers; the last column is what TRL itself loses in float32. Exits with 1 when a
-difference is above `ROUNDING` times the largest value it is compared with.
+micro-batches of two processes, whose losses TRL adds up and averages over processes. TRL computes losses in float64,
+we in float32 from the same float32 numbers; the last column is what TRL's gradient itself loses in float32. "clipped"
+is the share of tokens where our metrics say that a bound holds. Exits with 1 when a difference is above `ROUNDING`
+times the largest value that it is compared with.
 
 What is named differently, and what has to be set for the same result:
 
@@ -21,7 +22,8 @@ What is named differently, and what has to be set for the same result:
   that are left by the masks, and is scaled from the answers sampled at once to one optimizer step; here both are the
   same batch. TRL's `grpo`, `sapo` and `dr_grpo` average micro-batches with equal weights: the same only because all of
   ours here have as many answers.
-- CISPO: TRL's `epsilon_high` bounds the ratio itself, our `clip_ratio_high` its distance from 1. Neither has a lower one.
+- CISPO: TRL's `epsilon_high` bounds the ratio itself, our `clip_ratio_high` its distance from 1. Neither bounds it
+  from below.
 - dual clip: TRL's `delta`, off unless set; ours is 3 unless set to infinity. The same while delta > 1 + epsilon_high.
 - GSPO: `importance_sampling_level="sequence"` with `loss_type="grpo"`. TRL has no GSPO-token, so ours is compared with
   GSPO, whose value and gradient it has where the tokens of an answer share an advantage.
@@ -37,7 +39,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -62,7 +63,7 @@ except ModuleNotFoundError as error:
 
 WRITTEN_FOR = "1.16.0"  # private methods of trl are called
 SEEDS = range(20)
-ROUNDING = 2e-6  # of the largest value: 17 steps of float32
+ROUNDING = 5e-6  # of the largest value: 42 steps of float32
 ANSWERS, MAX_LENGTH, MAX_LOG_RATIO = 16, 24, 4.0
 CUTS = ((1, 1), (2, 4))  # processes, micro-batches of each
 GROUPS, GROUP_SIZE = 6, 5
@@ -93,57 +94,30 @@ class AdvantageCase:
     parts: tuple[str, ...] = ("right",)
 
 
-NO_DUAL = {"dual": inf}
 SEQUENCE = {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
-GSPO_CLIP = Clip(low=3e-4, high=4e-4, dual=inf)
+DR_GRPO = {"loss_type": "dr_grpo", "epsilon": 0.2, "max_completion_length": 64}
+DAPO = {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}
+SAPO = {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
+EVEN, HIGHER, NARROW = Clip(0.2, 0.2, dual=inf), Clip(0.2, 0.28, dual=inf), Clip(3e-4, 4e-4, dual=inf)
+SOFT = Clip(tau_positive=1.0, tau_negative=1.05)
 LOSS_CASES = (
-    LossCase("GRPO", "default", "seq", Clip(low=0.2, high=0.2, dual=inf), {"loss_type": "grpo", "epsilon": 0.2}),
-    LossCase(
-        "GRPO, dual clip",
-        "default",
-        "seq",
-        Clip(low=0.2, high=0.2, dual=3.0),
-        {"loss_type": "grpo", "epsilon": 0.2, "delta": 3.0},
-    ),
-    LossCase(
-        "Dr. GRPO",
-        "default",
-        "seq_sum_const",
-        Clip(low=0.2, high=0.2, dual=inf),
-        {"loss_type": "dr_grpo", "epsilon": 0.2, "max_completion_length": 64},
-    ),
-    LossCase(
-        "DAPO",
-        "default",
-        "token",
-        Clip(low=0.2, high=0.28, dual=inf),
-        {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28},
-    ),
+    LossCase("GRPO", "default", "seq", EVEN, {"loss_type": "grpo", "epsilon": 0.2}),
+    LossCase("GRPO, dual clip", "default", "seq", Clip(0.2, 0.2, dual=3.0), {"loss_type": "grpo", "delta": 3.0}),
+    LossCase("Dr. GRPO", "default", "seq_sum_const", EVEN, DR_GRPO),
+    LossCase("DAPO", "default", "token", HIGHER, DAPO),
     LossCase("CISPO", "cispo", "token", Clip(high=4.0), {"loss_type": "cispo", "epsilon_high": 5.0}),
-    LossCase(
-        "SAPO",
-        "sapo",
-        "seq",
-        Clip(tau_positive=1.0, tau_negative=1.05),
-        {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
-    ),
-    LossCase("GSPO", "gspo", "seq", GSPO_CLIP, SEQUENCE),
-    LossCase("GSPO-token", "gspo_token", "seq", GSPO_CLIP, SEQUENCE),
+    LossCase("SAPO", "sapo", "seq", SOFT, SAPO),
+    LossCase("GSPO", "gspo", "seq", NARROW, SEQUENCE),
+    LossCase("GSPO-token", "gspo_token", "seq", NARROW, SEQUENCE),
 )
-BOTH_PARTS = ("right", "short")
+GROUP_STD = {"scale_rewards": "group"}
+GDPO = {"multi_objective_aggregation": "normalize_then_sum"}
 ADVANTAGE_CASES = (
     AdvantageCase("RLOO", "rloo", "RLOO", {"normalize_advantages": False}),
     AdvantageCase("Dr. GRPO", "dr_grpo", "GRPO", {"scale_rewards": "none"}),
-    AdvantageCase("GRPO, epsilon 1e-4", "grpo", "GRPO", {"scale_rewards": "group"}, THEIR_STD_EPSILON),
-    AdvantageCase("GRPO as it is", "grpo", "GRPO", {"scale_rewards": "group"}, tolerance=1e-3),
-    AdvantageCase(
-        "GDPO, epsilon 1e-4",
-        "gdpo",
-        "GRPO",
-        {"multi_objective_aggregation": "normalize_then_sum"},
-        THEIR_STD_EPSILON,
-        parts=BOTH_PARTS,
-    ),
+    AdvantageCase("GRPO, epsilon 1e-4", "grpo", "GRPO", GROUP_STD, THEIR_STD_EPSILON),
+    AdvantageCase("GRPO as it is", "grpo", "GRPO", GROUP_STD, tolerance=1e-3),
+    AdvantageCase("GDPO, epsilon 1e-4", "gdpo", "GRPO", GDPO, THEIR_STD_EPSILON, parts=("right", "short")),
 )
 
 
@@ -376,9 +350,7 @@ def main() -> int:
     say(f"trl {trl.__version__}, torch {torch.__version__}; {len(SEEDS)} batches, {len(CUTS)} cuts of each\n")
     failed = []
     with tempfile.TemporaryDirectory() as folder:
-        say(
-            "| loss | ours | TRL's settings | clipped | loss: max diff (max) | gradient: max diff (max) | TRL float32 |"
-        )
+        say("| loss | ours | TRL's settings | clipped | loss: max diff (max) | gradient: max diff (max) | float32 |")
         say("|---|---|---|---|---|---|---|")
         for case in LOSS_CASES:
             found = compare_loss(case, folder)
@@ -398,7 +370,7 @@ def main() -> int:
     if failed:
         say(f"\nno agreement: {', '.join(failed)}; allowed is {ROUNDING:g} of the largest value unless stated")
         return 1
-    say(f"\nall agree within {ROUNDING:g} of the largest value (GRPO as it is: 1e-3)")
+    say(f"\nall agree: within {ROUNDING:g} of the largest value (GRPO as it is, with another epsilon: 1e-3)")
     return 0
 
 

@@ -71,8 +71,9 @@ RECIPES: Mapping[str, Recipe] = {
         worker__actor__loss_avg_mode="token",
     ),
     "sapo": _recipe(
-        "SAPO, arXiv:2511.20347: soft bounds with temperatures 1.0 and 1.05",
+        "SAPO, arXiv:2511.20347: soft bounds with temperatures 1.0 and 1.05, mean over answers",
         worker__actor__loss_type="sapo",
+        worker__actor__loss_avg_mode="seq",
         worker__actor__tau_positive=1.0,
         worker__actor__tau_negative=1.05,
     ),

@@ -1,0 +1,53 @@
+"""`easyr1 quickstart` as a user types it, with few steps: fresh folders, overrides, the page at the end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("quickstart")
+
+
+def quickstart(folder: Path, *settings: str, status: int = 0) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "EASYR1_CACHE": str(folder / "cache"), "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "easyr1.cli.main", "quickstart", *settings],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_quickstart_is_a_run_of_its_own_and_can_be_resumed(folder):
+    shown = quickstart(folder, "trainer.max_steps=1", "trainer.val_freq=-1")
+    assert "step 1/1" in shown and "accuracy" in shown.splitlines()[-1]
+    (run,) = (folder / "checkpoints" / "quickstart").iterdir()
+    assert f"report: {run / 'report.html'}" in shown
+    assert "data:image/png" in (run / "report.html").read_text()
+    quickstart(folder, "trainer.max_steps=1", "trainer.save_checkpoint_path=named", "trainer.val_before_train=false")
+    assert len(list((folder / "checkpoints" / "quickstart").iterdir())) == 1
+    again = quickstart(folder, "trainer.max_steps=1", "trainer.save_checkpoint_path=named", status=2)
+    assert "already holds a run" in again
+    shown = quickstart(folder, "trainer.max_steps=2", f"trainer.load_checkpoint_path={run / 'global_step_1'}")
+    assert "step 1 of 2 is done" in shown and "step 2/2" in shown
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 2
+
+
+def test_mistakes_are_told_before_anything_is_built(folder):
+    shown = quickstart(folder, "data.rollout_batch_sise=3", status=2)
+    assert "data.rollout_batch_size" in shown and len(shown.splitlines()) == 1

@@ -1,5 +1,7 @@
 """The base model of the quickstart: its shape, its careless teacher, its cold start, and its cache."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,14 @@ def test_a_faultless_teacher_earns_the_whole_reward(chat):
         ids = group.samples[0].completion.ids
         assert ids[-1] == chat.tokenizer.eos_token_id
         assert compute_score({"response": chat.decode(ids), "ground_truth": truth})["overall"] == 1.0
+
+
+def test_the_prompt_asks_for_what_the_reward_looks_for(chat):
+    text = chat.render("<image>Which digit is this?")
+    assert "<|image_pad|><|vision_end|>Which digit is this? Reply" in text
+    (asked,) = re.findall(r"<think>.*</answer>", text)
+    answer = asked.replace("digit", "7")
+    assert compute_score({"response": answer, "ground_truth": "7"})["overall"] == 1.0
 
 
 def test_a_careless_teacher_errs_as_often_as_it_should(chat):

@@ -26,7 +26,7 @@ def png(ink: np.ndarray) -> bytes:
 
 def export(path: str) -> int:
     """Write all scans to a parquet file. Returns how many there are."""
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
     scans: Any = load_digits()
     rows = [

@@ -2,31 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tiny
+from commands import ROOT, run
 
-ROOT = Path(__file__).parents[2]
 GEOMETRY3K = Path(os.environ.get("EASYR1_GEOMETRY3K", ROOT.parent / "shared/data/geometry3k-mini"))
-
-
-def run(*command: str, folder: Path = ROOT, status: int = 0) -> str:
-    """Output of `python -m ...` in `folder`, both streams together."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
 
 
 @pytest.mark.parametrize("command", (["verl.trainer.main"], ["easyr1.cli.main", "train"]))

@@ -1,14 +1,10 @@
 """`easyr1 quickstart` as a user types it, with few steps: fresh folders, overrides, the page at the end."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from commands import run
 
 
 @pytest.fixture(scope="module")
@@ -17,18 +13,8 @@ def folder(tmp_path_factory):
 
 
 def quickstart(folder: Path, *settings: str, status: int = 0) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "EASYR1_CACHE": str(folder / "cache"), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", "easyr1.cli.main", "quickstart", *settings],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
+    cache = str(folder / "cache")
+    return run("easyr1.cli.main", "quickstart", *settings, folder=folder, status=status, EASYR1_CACHE=cache)
 
 
 @pytest.mark.slow

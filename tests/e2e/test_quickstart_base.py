@@ -129,6 +129,12 @@ def test_a_base_depends_on_its_seed_alone(cache):
     assert Chat.load(str(base)).sees
 
 
+def test_untrained_weights_depend_on_the_seed_too(cache):
+    one, two = (weights_of(build_base(cache, seed, QUIET, Lessons(num_steps=0))) for seed in (1, 2))
+    name = "model.language_model.embed_tokens.weight"
+    assert not torch.equal(one[name], two[name])
+
+
 def test_a_base_is_built_once(cache, monkeypatch):
     base = build_base(cache, 1, QUIET, SHORT)
     monkeypatch.setattr(build, "_build", None)  # would fail if it were called

@@ -237,7 +237,7 @@ class CriticConfig:
     ppo_epochs: Count = 1
     """Passes over each rollout."""
 
-    padding_free: bool = False
+    padding_free: bool = True
     """Compute real tokens only; false = padded batches."""
 
     dynamic_batching: bool = True

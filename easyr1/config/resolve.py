@@ -81,9 +81,9 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
         experience_budget_tokens=actor.micro_batch_size_per_device_for_experience * tokens_per_sample,
         update_micro_samples=actor.micro_batch_size_per_device_for_update,
         experience_micro_samples=actor.micro_batch_size_per_device_for_experience,
-        param_dtype=_full(actor.fsdp.torch_dtype) or "float32",
+        param_dtype=full_dtype(actor.fsdp.torch_dtype) or "float32",
         compute_dtype=compute_dtype,
-        reference_dtype=_full(config.worker.ref.fsdp.torch_dtype) or compute_dtype,
+        reference_dtype=full_dtype(config.worker.ref.fsdp.torch_dtype) or compute_dtype,
         warmup_steps=_warmup_steps(config, total_steps),
         run_folder=_run_folder(config),
     )
@@ -112,17 +112,18 @@ def _old_log_probs(config: Config, updates: int, kl: str) -> Literal["current", 
     return "recomputed" if wanted == "recompute" or updates > 1 or kl == "reward" else "current"
 
 
-def _full(dtype: str | None) -> str | None:
+def full_dtype(dtype: str | None) -> str | None:
+    """The long name of a dtype, "bfloat16" for "bf16"."""
     return _FULL_DTYPE.get(dtype, dtype) if dtype else None
 
 
 def _compute_dtype(config: Config, device: str | None) -> str | None:
     fsdp = config.worker.actor.fsdp
     if fsdp.mp_param_dtype is not None:
-        return _full(fsdp.mp_param_dtype)
+        return full_dtype(fsdp.mp_param_dtype)
     if device is None:
         return None
-    return "bfloat16" if device == "cuda" else _full(fsdp.torch_dtype) or "float32"
+    return "bfloat16" if device == "cuda" else full_dtype(fsdp.torch_dtype) or "float32"
 
 
 def _warmup_steps(config: Config, total_steps: int | None) -> int | None:

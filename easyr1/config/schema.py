@@ -58,6 +58,7 @@ DEPARTURES: Mapping[str, str] = {
     "worker.ref.fsdp.mp_param_dtype": "bfloat16 on GPUs as in EasyR1, but float32 on a CPU",
     "worker.critic.fsdp.mp_param_dtype": "bfloat16 on GPUs as in EasyR1, but float32 on a CPU",
     "worker.critic.model.trust_remote_code": "false everywhere",
+    "worker.critic.padding_free": "true, as the actor's",
 }
 """Keys whose default differs from EasyR1's (its examples/config.yaml, else its dataclasses), and why."""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from easyr1.algorithms.losses import Clip
 from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.config.plan import Plan
+from easyr1.config.resolve import full_dtype
 from easyr1.config.schema import ActorConfig, Config, CriticConfig, OptimConfig
 from easyr1.engines.objective import PolicyObjective, ValueObjective
 from easyr1.engines.optimizer import OptimSpec
@@ -79,6 +80,9 @@ def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | 
     spec = replace(
         model_spec(config, plan),
         path=str(critic.model.model_path or config.worker.actor.model.model_path),
+        param_dtype=full_dtype(critic.fsdp.torch_dtype) or "float32",
+        compute_dtype=full_dtype(critic.fsdp.mp_param_dtype) or plan.compute_dtype or plan.param_dtype,
+        packed=critic.padding_free,
         trust_remote_code=critic.model.trust_remote_code,
         override=critic.model.override_config,
         freeze_vision_tower=critic.model.freeze_vision_tower,

@@ -59,7 +59,7 @@ def test_actor_reference_and_critic_keep_their_own_defaults():
     worker = Config().worker
     assert (worker.actor.fsdp.enable_cpu_offload, worker.ref.fsdp.enable_cpu_offload) == (False, True)
     assert (worker.actor.offload.offload_params, worker.ref.offload.offload_params) == (True, False)
-    assert (worker.actor.padding_free, worker.critic.padding_free) == (True, False)
+    assert (worker.actor.padding_free, worker.critic.padding_free) == (True, True)
 
 
 def test_defaults_satisfy_their_own_types():

@@ -35,6 +35,13 @@ MISSING: tuple[Feature, ...] = (
         "set 1 (and worker.critic.ulysses_size)",
     ),
     Feature("worker.actor.model.lora.rank", "LoRA", lambda c, _: c.worker.actor.model.lora.rank > 0, "set 0"),
+    Feature("worker.critic.model.lora.rank", "LoRA", lambda c, _: c.worker.critic.model.lora.rank > 0, "set 0"),
+    Feature(
+        "worker.actor.fsdp.torch_dtype",
+        "training of float16 weights",
+        lambda c, _: c.worker.actor.fsdp.torch_dtype in ("fp16", "float16"),
+        "set bf16, or fp32 with mp_param_dtype=fp16",
+    ),
     Feature(
         "worker.hybrid_engine",
         "training and sampling on separate devices",
@@ -45,6 +52,7 @@ MISSING: tuple[Feature, ...] = (
 
 LATER_NAMES: Mapping[str, tuple[str, ...]] = {
     "worker.actor.optim.strategy": ("adamw_bf16",),
+    "worker.critic.optim.strategy": ("adamw_bf16",),
     "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
 }
 
@@ -65,6 +73,7 @@ def check_names(config: Config, facts: Facts) -> None:
     _check_name("algorithm.kl_penalty", config.algorithm.kl_penalty, facts.kl_penalties)
     _check_name("worker.actor.loss_type", actor.loss_type, facts.losses)
     _check_name("worker.actor.optim.strategy", actor.optim.strategy, facts.optimizers)
+    _check_name("worker.critic.optim.strategy", config.worker.critic.optim.strategy, facts.optimizers)
     for logger in config.trainer.logger:
         _check_name("trainer.logger", logger, facts.loggers)
 

@@ -131,6 +131,15 @@ def check_sampling(config: Config, facts: Facts) -> None:
             f"{rollout.correction} weighs how the trainer's log-probs differ from the sampler's, but with "
             "worker.actor.old_log_probs=sampler they are the same; set auto or recompute, or correction=none",
         )
+    rows = rollout.engine_kwargs.get("max_num_seqs", 1)
+    if rollout.name != "vllm" and (not isinstance(rows, int) or rows < 1):
+        raise ConfigError("worker.rollout.engine_kwargs.max_num_seqs", f"got {rows!r}, expected a whole number >= 1")
+    if config.algorithm.online_filtering and rollout.n < 2:
+        raise ConfigError(
+            "worker.rollout.n",
+            f"{rollout.n} answer per prompt never differs from itself, so algorithm.online_filtering would drop every "
+            "group; set worker.rollout.n to 2 or more, or algorithm.online_filtering=false",
+        )
     unknown = [name for name in rollout.engine_kwargs if name not in TORCH_ENGINE_KWARGS]
     if unknown and rollout.name != "vllm":
         names = ", ".join(unknown)

@@ -88,6 +88,23 @@ RULES: tuple[Idle, ...] = (
         "worker.actor.optim.lr_scheduler_type=constant never falls",
     ),
     Idle(
+        ("worker.critic.optim.lr_warmup_ratio",),
+        lambda c, _: c.worker.critic.optim.lr_warmup_steps is not None,
+        "worker.critic.optim.lr_warmup_steps wins",
+    ),
+    Idle(
+        ("worker.critic.optim.min_lr_ratio",),
+        lambda c, _: c.worker.critic.optim.lr_scheduler_type == "constant",
+        "worker.critic.optim.lr_scheduler_type=constant never falls",
+    ),
+    Idle(("worker.critic.model.lora",), lambda c, _: c.worker.critic.model.lora.rank == 0, "its rank is 0"),
+    Idle(("data.video_fps",), lambda _c, _p: True, "video comes in a later version"),
+    Idle(
+        ("worker.ref.fsdp.mp_param_dtype",),
+        lambda _, plan: plan.world_size == 1,
+        "the reference computes in worker.ref.fsdp.torch_dtype",
+    ),
+    Idle(
         ("worker.actor.model.lora",),
         lambda c, _: c.worker.actor.model.lora.rank == 0,
         "worker.actor.model.lora.rank is 0",
@@ -145,6 +162,7 @@ RULES: tuple[Idle, ...] = (
             "worker.ref.strategy",
             "worker.critic.strategy",
             "worker.actor.use_torch_compile",
+            "worker.critic.model.tokenizer_path",
             "worker.reward.num_cpus",
             *_fsdp("use_orig_params"),
         ),
@@ -191,6 +209,10 @@ def catches(config: Config, plan: Plan) -> Iterator[str]:
         yield "algorithm.kl_coef=0 only measures the KL; algorithm.disable_kl=true saves the reference model"
     if "float16" in (plan.param_dtype, plan.compute_dtype):
         yield "float16 is used without loss scaling, so small gradients may vanish; bf16 has no such limit"
+    if plan.total_steps is not None and 0 < plan.total_steps <= config.trainer.critic_warmup:
+        yield f"trainer.critic_warmup={config.trainer.critic_warmup} lasts to the end: the actor is never trained"
+    if algorithm.mask_truncated and rollout.ignore_eos:
+        yield "algorithm.mask_truncated with worker.rollout.ignore_eos leaves nothing to train on: every answer is cut"
     if config.trainer.save_model_only:
         yield "trainer.save_model_only=true: a run resumed from these checkpoints starts its optimizer anew"
     if re.search(r"global_step_\d+", actor.model.model_path or ""):

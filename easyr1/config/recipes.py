@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from easyr1.errors import ConfigError
+
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 RECIPE_KEY = "algorithm.recipe"
 
@@ -94,11 +96,19 @@ def expand(leaves: dict[str, Any], given: frozenset[str]) -> None:
     """
     named = leaves[ESTIMATOR_KEY]
     if named in RECIPES:
+        if RECIPE_KEY in given and leaves[RECIPE_KEY] not in (None, named):
+            raise ConfigError(
+                RECIPE_KEY, f"{leaves[RECIPE_KEY]!r} contradicts {ESTIMATOR_KEY}={named}; name one recipe"
+            )
         leaves[RECIPE_KEY] = named
         leaves[ESTIMATOR_KEY] = RECIPES[named].settings[ESTIMATOR_KEY]
     recipe = RECIPES.get(leaves[RECIPE_KEY])
-    if recipe is not None:
-        leaves.update({key: value for key, value in recipe.settings.items() if key not in given})
+    if recipe is None:
+        return
+    kept = set(given)
+    if "algorithm.use_kl_loss" in given and leaves["algorithm.use_kl_loss"]:
+        kept.add("algorithm.disable_kl")  # who asks for a KL in the loss has one
+    leaves.update({key: value for key, value in recipe.settings.items() if key not in kept})
 
 
 def changes(
@@ -107,6 +117,6 @@ def changes(
     """What recipe `name` set, and which of its settings the user's own took precedence over."""
     recipe = RECIPES.get(name) if name is not None else None
     for key, wanted in recipe.settings.items() if recipe is not None else ():
-        own = key in given and key != ESTIMATOR_KEY
+        own = values[key] != wanted or (key in given and (key != ESTIMATOR_KEY or RECIPE_KEY in given))
         if own or wanted != defaults[key]:
             yield Change(key, defaults[key], values[key], "you" if own else f"recipe {name}")

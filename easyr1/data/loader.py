@@ -64,15 +64,21 @@ class Loader:
             "rows": len(self._prompts),
             "seed": self._seed,
             "shuffle": self._shuffle,
+            "batch_size": self._batch_size,
         }
 
     def restore(self, state: dict[str, int | bool]) -> None:
-        """Take up a position that `state` gave, also with another batch size.
+        """Take up a position that `state` gave.
 
-        Raises ConfigError if it is a position in another order.
+        Raises ConfigError if it is a position in another order; where orders meet, they depend on the batch size, too.
         """
         now = self.state()
-        for name, key in (("rows", "data.train_files"), ("seed", "data.seed"), ("shuffle", "data.shuffle")):
+        for name, key in (
+            ("rows", "data.train_files"),
+            ("seed", "data.seed"),
+            ("shuffle", "data.shuffle"),
+            ("batch_size", "data.rollout_batch_size"),
+        ):
             if state[name] != now[name]:
                 raise ConfigError(
                     key,

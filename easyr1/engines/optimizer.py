@@ -52,7 +52,7 @@ def adamw(parameters: Iterable[nn.Parameter], spec: OptimSpec) -> torch.optim.Ad
 def state_tensors(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
     """The optimizer's state as tensors under "<parameter>/<moment>"."""
     return {
-        f"{names[parameter]}/{moment}": tensor.detach().clone()
+        f"{names[parameter]}/{moment}": tensor.detach()
         for parameter, moments in optimizer.state.items()
         for moment, tensor in moments.items()
     }

@@ -7,6 +7,7 @@ or the loop.
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -96,7 +97,7 @@ class TorchTrain:
         return self._scores(batch, others)
 
     def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
-        """One optimizer step with learning rate `lr`; a gradient that is not finite is counted and not applied.
+        """One optimizer step with learning rate `lr`; counted but not taken where the loss or gradient is not finite.
 
         Groups may have no samples; without any there is nothing to do.
         """
@@ -107,13 +108,14 @@ class TorchTrain:
         self.scored.train()
         self.optimizer.zero_grad(set_to_none=True)
         whole = MiniBatch(groups, self.packer.banned)
-        sums, prefix = Sums(), self.objective.prefix
+        sums, prefix, loss = Sums(), self.objective.prefix, 0.0
         for pieces in cut(groups, self.update_budget):
             batch = self.packer.micro_batch(groups, pieces, self.scored.device)
             tokens = Tokens(batch, whole, self.scored.device)
             scores = TokenScores(*(column[tokens.kept] for column in self._compared(batch)))
             share = self.objective.share(scores, tokens, kl_coef)
             share.loss.backward()
+            loss += float(share.loss.detach())
             # Shares add up to this update's averages; their counts add up to one update.
             fraction = len(tokens.sample) / whole.num_tokens
             for name, value in {"loss": share.loss.detach(), **share.parts}.items():
@@ -121,7 +123,7 @@ class TorchTrain:
             for name, value in share.peaks.items():
                 sums.peak(f"{prefix}/{name}", float(value))
         norm = torch.nn.utils.clip_grad_norm_(self.scored.parameters(), self.optim.max_grad_norm)
-        finite = bool(norm.isfinite())
+        finite = math.isfinite(norm) and math.isfinite(loss)  # a clamp can hide a broken number from the gradient
         if finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
@@ -148,6 +150,11 @@ class TorchTrain:
 
     def load(self, folder: Path) -> None:
         """Everything that `save` wrote; without optimizer state the optimizer starts anew, which is said."""
+        if not (folder / MODEL_FILE).is_file():
+            raise DataError(
+                f"{folder} holds no {MODEL_FILE}: the checkpoint was made without a {folder.name}, or is incomplete; "
+                "start a new run, or resume with the algorithm.adv_estimator of the old one"
+            )
         missing, unexpected = load_model(self.scored.saved, str(folder / MODEL_FILE), strict=False)
         if missing or unexpected:
             raise DataError(

@@ -4,7 +4,8 @@ The door to transformers' model classes. Knows nothing of data, sampling or opti
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
     """The model of `spec` as a root module; frozen and in eval mode unless `trainable`."""
     model = load_model(spec)
     compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
+    model.generation_config = GenerationConfig()  # its penalties and limits would reach into our sampling
     scored = wrap(model, compute, spec.packed)
     scored.to(spec.device)
     scored.train(trainable)
@@ -82,23 +84,33 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
     config = load_model_config(spec)
     vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    return auto.from_pretrained(
-        spec.path, config=config, dtype=DTYPES[spec.param_dtype], trust_remote_code=spec.trust_remote_code
-    )
+    with _told(spec):
+        return auto.from_pretrained(
+            spec.path, config=config, dtype=DTYPES[spec.param_dtype], trust_remote_code=spec.trust_remote_code
+        )
+
+
+@contextmanager
+def _told(spec: ModelSpec) -> Iterator[None]:
+    """What transformers raises for missing files and impossible configurations, as a ConfigError with a cure."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        override = f" with override_config={dict(spec.override)}" if spec.override else ""
+        raise ConfigError(
+            "worker.actor.model.model_path",
+            f"{spec.path!r} cannot be loaded{override} ({_first_line(error)}). Give a folder with config.json and "
+            "weights, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE); the huggingface "
+            "folder of a checkpoint holds no weights",
+        ) from error
 
 
 def load_model_config(spec: ModelSpec) -> Any:
     """The model's configuration; a key of `override_config` that it does not know is refused."""
-    try:
+    with _told(spec):
         config, unused = AutoConfig.from_pretrained(
             spec.path, trust_remote_code=spec.trust_remote_code, return_unused_kwargs=True, **(spec.override or {})
         )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "worker.actor.model.model_path",
-            f"no model configuration could be read from {spec.path!r} ({_first_line(error)}). Give a folder that "
-            "holds config.json, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE)",
-        ) from error
     if unused:
         raise ConfigError(
             "worker.actor.model.override_config",

@@ -116,7 +116,7 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
         console,
         json.loads(dump(config, inputs.given)),
         total_steps=plan.total_steps,
-        resume_step=None if found is None else read_state(found)["step"],
+        resume_step=-1 if found is None else read_state(found)["step"],
     )
     try:
         with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
@@ -143,6 +143,9 @@ def _trainer(
 
     def score_groups(groups: Sequence[Group], tick: Tick) -> None:
         score(groups, worker, inputs.chat.decode, skip_special_tokens=skip_special, progress=tick)
+
+    def score_training_groups(groups: Sequence[Group], tick: Tick) -> None:
+        score_groups(groups, tick)
         if algorithm.overlong_buffer_length:
             limit, buffer = config.data.max_response_length, algorithm.overlong_buffer_length
             punish_overlong(groups, limit, buffer, algorithm.overlong_penalty_factor)
@@ -154,14 +157,19 @@ def _trainer(
     sampling = train_sampling(config)
     reference = reference_engine(config, plan, media)
     rollout = rollout_engine(config, plan, scored, media)
-    collector = Collector(rollout, score_groups, progress, config.worker.rollout.disable_tqdm)
+    quiet = config.worker.rollout.disable_tqdm
+    collector = Collector(rollout, score_training_groups, progress, quiet)
+    batch_size = config.data.rollout_batch_size
+    if config.trainer.val_only:  # nothing is drawn, however few training rows there are
+        batch_size = min(batch_size, len(inputs.train))
     return Trainer(
         config=config,
         plan=plan,
         total_steps=plan.total_steps,
-        loader=Loader(inputs.train, config.data.rollout_batch_size, config.data.shuffle, config.data.seed),
+        loader=Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed),
         val_prompts=inputs.val,
         collector=collector,
+        val_collector=Collector(rollout, score_groups, progress, quiet),
         dynamic=DynamicSampler(collector, group_filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),

@@ -7,14 +7,17 @@
 """
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from easyr1.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 TRACKER_FILE = "checkpoint_tracker.json"
 STATE_FILE = "trainer_state.json"
@@ -52,8 +55,21 @@ class Checkpoints:
         """The checkpoint to resume from: the one at `path`, else with `find_last` the run folder's last one.
 
         `path` may be global_step_<k>, its actor folder, or a run folder. Also takes up what the tracker says of best
-        and last, so that a resumed run goes on counting them.
+        and last, so that a resumed run goes on counting them. Checkpoints of later steps, which are about to be made
+        anew, are set aside as global_step_<k>.superseded.
         """
+        found = self._find(path, find_last)
+        own = found is not None and found.parent.absolute() == self.folder.absolute()
+        start = step_of(found) if own and found is not None else 0
+        assert start is not None
+        for step in self._steps():
+            if step > start:
+                _set_aside(step_folder(self.folder, step))
+        if (self.record.best_global_step or 0) > start:
+            self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
+        return found
+
+    def _find(self, path: str | None, find_last: bool) -> Path | None:
         if path is not None:
             return self._named(Path(path).expanduser())
         if not find_last:
@@ -119,11 +135,23 @@ class Checkpoints:
         """Delete the oldest checkpoints beyond the limit; best and last stay and count."""
         if self.limit < 0:
             return
-        steps = sorted(step for path in self.folder.iterdir() if (step := step_of(path)) is not None)
+        steps = self._steps()
         kept = {self.record.best_global_step, self.record.last_global_step}
         surplus = len(steps) - max(self.limit, 1)
         for step in [step for step in steps if step not in kept][: max(surplus, 0)]:
             shutil.rmtree(step_folder(self.folder, step))
+
+    def _steps(self) -> list[int]:
+        """Steps of the checkpoints in the folder, in order."""
+        paths = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(step for path in paths if (step := step_of(path)) is not None)
+
+
+def _set_aside(folder: Path) -> None:
+    target = folder.with_name(f"{folder.name}.superseded")
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
+    log.warning("%s was set aside as %s: this run makes that step anew", folder, target.name)
 
 
 def step_folder(run_folder: Path, step: int) -> Path:

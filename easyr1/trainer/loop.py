@@ -3,6 +3,7 @@
 Knows engines by their contracts alone; not how answers are sampled, models trained or numbers logged.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -42,6 +43,7 @@ class Trainer:
     loader: Loader
     val_prompts: Sequence[Prompt]
     collector: Collector
+    val_collector: Collector
     dynamic: DynamicSampler | None  # None: every group is trained on
     sampling: Sampling
     val_sampling: Sampling
@@ -55,11 +57,12 @@ class Trainer:
     picture: Callable[[str], Picture]  # handle -> what the model sees
     copy_model_files: Callable[[Path], object]  # configuration, tokenizer and processor into a folder
     step: int = 0
+    showed_pictures: bool = False
 
     def fit(self) -> dict[str, float]:
         """Train to the last step. Returns the metrics of the last validation."""
         last: dict[str, float] = {}
-        if self.step >= self.total_steps:
+        if self.step >= self.total_steps and not self.config.trainer.val_only:
             self.tracker.event("finished", message=f"all {self.total_steps} steps are done; nothing is left to do")
             return last
         if self.config.trainer.val_before_train or self.config.trainer.val_only:
@@ -145,20 +148,22 @@ class Trainer:
         self.collector.rollout.load((), self.actor.engine.version)
         metrics = sums.means()
         if any(metrics.get(f"{learner.name}/skipped_updates") for learner in learners):
-            message = f"step {self.step}: an update was skipped, its gradient was not finite"
+            message = f"step {self.step}: an update was skipped, its loss or gradient was not finite"
             self.tracker.event("warning", message=message)
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = in_loss
-            self.kl.update(metrics["actor/kl_loss"], len(all_samples(groups)))
+            if math.isfinite(metrics["actor/kl_loss"]):  # it is not where an update was skipped
+                self.kl.update(metrics["actor/kl_loss"], len(all_samples(groups)))
         return mismatch_metrics(metrics)
 
     def validate(self, clock: Clock) -> dict[str, float]:
         """Answer the validation rows; log some answers and renew the report."""
         data, trainer = self.config.data, self.config.trainer
         with clock.phase("validation"):
-            groups = validate(self.val_prompts, self.collector, self.val_sampling, data.val_batch_size, Clock())
-        rows = generation_rows(groups, trainer.val_generations_to_log, self.picture)
-        self.tracker.log_samples(rows, self.step)
+            groups = validate(self.val_prompts, self.val_collector, self.val_sampling, data.val_batch_size, Clock())
+        picture = None if self.showed_pictures else self.picture
+        self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
+        self.showed_pictures = True  # the rows are the same every time, so once is enough
         write_report(self.checkpoints.folder)
         return validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
 

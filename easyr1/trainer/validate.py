@@ -46,8 +46,13 @@ def validation_metrics(groups: Sequence[Group], max_prompt: int, max_response: i
     }
 
 
-def generation_rows(groups: Sequence[Group], count: int, picture: Callable[[str], Picture]) -> list[dict[str, Any]]:
-    """The first answers of `count` groups, the same rows at every validation, as records for people to read."""
+def generation_rows(
+    groups: Sequence[Group], count: int, picture: Callable[[str], Picture] | None
+) -> list[dict[str, Any]]:
+    """The first answers of `count` groups, the same rows at every validation, as records for people to read.
+
+    `picture` None leaves the pictures out.
+    """
     chosen = [groups[index] for index in pick_rows([group.prompt.index for group in groups], count)]
     return [
         {
@@ -57,7 +62,7 @@ def generation_rows(groups: Sequence[Group], count: int, picture: Callable[[str]
             "response": group.samples[0].text,
             "ground_truth": group.prompt.ground_truth,
             "scores": group.samples[0].scores,
-            "images": [png(picture(handle)) for handle in group.prompt.media],
+            **({} if picture is None else {"images": [png(picture(handle)) for handle in group.prompt.media]}),
         }
         for group in chosen
     ]

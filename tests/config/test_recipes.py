@@ -6,6 +6,7 @@ from easyr1.config.load import from_mapping, load, to_mapping
 from easyr1.config.recipes import RECIPES
 from easyr1.config.resolve import Facts, plan_rows, resolve
 from easyr1.config.schema import Config, known_keys, walk
+from easyr1.errors import ConfigError
 
 SHIPPED = "config=examples/config.yaml"
 UNTOUCHED = ("lr", "batch_size", ".n", "length", "max_steps", "total_epochs")
@@ -79,3 +80,19 @@ def test_a_saved_configuration_loads_as_the_same(name):
 def test_every_setting_of_a_recipe_is_a_key():
     for recipe in RECIPES.values():
         assert set(recipe.settings) <= set(known_keys()) and "arXiv:" in recipe.source
+
+
+def test_who_asks_for_a_kl_in_the_loss_has_one_in_any_recipe():
+    config, _ = load(["algorithm.adv_estimator=dapo", "algorithm.use_kl_loss=true"])
+    assert not config.algorithm.disable_kl and config.algorithm.online_filtering
+    assert any(
+        "disable_kl: False -> False (you)" in note
+        for note in notes("algorithm.recipe=dapo", "algorithm.use_kl_loss=true")
+    )
+
+
+def test_two_recipes_are_one_too_many():
+    with pytest.raises(ConfigError, match=r"algorithm\.recipe: 'dapo' contradicts"):
+        load(["algorithm.recipe=dapo", "algorithm.adv_estimator=gspo"])
+    config, _ = load(["algorithm.recipe=dr_grpo", "algorithm.adv_estimator=grpo"])
+    assert config.algorithm.adv_estimator == "grpo" and config.worker.actor.loss_avg_mode == "seq_sum_const"

@@ -5,12 +5,14 @@ import pytest
 import scenes
 import tiny
 import torch
+from transformers import GenerationConfig
 
 from easyr1.batch import Group, Prompt, Sample
 from easyr1.engines.pack import Budget
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.train import TorchTrain
+from easyr1.models.build import ModelSpec, build
 from easyr1.models.scored import Scored
 
 KINDS = ("qwen2", "mistral_window", "qwen2_5_vl", "qwen3_vl")
@@ -169,3 +171,22 @@ def test_loaded_weights_are_the_ones_that_sample():
     sampler.load(second.state_dict().items(), version=7)
     ((answer,),) = sampler.generate([scene.prompt(9)], Sampling(max_tokens=9))
     assert answer.ids.tolist() == wanted[0][0].ids.tolist() and answer.weights_version == 7
+
+
+def test_the_models_own_generation_settings_do_not_reach_into_sampling(tmp_path):
+    """Penalties, limits and other ends of answers, as published models ship them."""
+    scene = scenes.Scene("qwen2")
+    asked, sampling = prompts(scene), Sampling(n=2, temperature=0.8, max_tokens=20, seed=3, ignore_eos=True)
+    found = []
+    for settings in (
+        {},
+        {"repetition_penalty": 1.3, "min_length": 30, "no_repeat_ngram_size": 2, "eos_token_id": [5, 9]},
+    ):
+        built = lively("qwen2")
+        built.generation_config = GenerationConfig(**settings)
+        built.save_pretrained(tmp_path)
+        root = build(ModelSpec(str(tmp_path), packed=False))
+        found.append(engine(root, scene).generate(asked, sampling))
+    for plain, penalised in zip(*found, strict=True):
+        for one, other in zip(plain, penalised, strict=True):
+            assert one.ids.tolist() == other.ids.tolist() and len(one.ids) == 20

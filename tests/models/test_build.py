@@ -80,6 +80,10 @@ def test_override_config_is_applied_and_unknown_keys_are_refused(tmp_path):
 def test_a_missing_model_is_one_clear_error(tmp_path):
     with pytest.raises(ConfigError, match=r"worker\.actor\.model\.model_path.*nowhere"):
         build.load_model_config(ModelSpec(str(tmp_path / "nowhere")))
+    folder = tiny.save("qwen2", tmp_path / "empty")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="holds no weights"):
+        build.load_model(ModelSpec(str(folder)))
 
 
 def test_stop_ids_come_from_the_generation_config_and_else_from_the_model(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import runs
 import torch
 
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, DataError
 
 ORIGINAL_NAMES = """
 actor/pg_loss actor/ppo_kl actor/entropy_loss actor/pg_clipfrac_higher actor/pg_clipfrac_lower actor/grad_norm actor/lr
@@ -272,3 +272,65 @@ def test_the_coefficient_of_a_kl_in_the_loss_adapts_and_is_resumed(tmp_path):
     found = [runs.steps(tmp_path / "run")[step]["actor/kl_coef"] for step in (1, 2, 3)]
     factor = 1 - 0.2 * 12 / 100  # far below the target
     assert found == pytest.approx([0.01, 0.01 * factor, 0.01 * factor**2])
+
+
+def test_a_finished_run_can_be_evaluated_with_fewer_rows_than_a_batch(tmp_path):
+    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false"))
+    few = runs.arguments(tmp_path, rows=3, trainer__val_only="true", trainer__load_checkpoint_path=tmp_path / "run")
+    folder = f"trainer.save_checkpoint_path={tmp_path / 'evaluation'}"
+    with pytest.raises(ConfigError, match=r"data\.train_files"):  # other rows: the position means nothing there
+        runs.run([*few, folder])
+    _, result = runs.run(runs.arguments(tmp_path, trainer__val_only="true"))
+    assert "val/reward_score" in result
+    fresh = runs.arguments(tmp_path, rows=3, trainer__val_only="true", trainer__find_last_checkpoint="false")
+    _, result = runs.run([*fresh, f"trainer.save_checkpoint_path={tmp_path / 'other'}"])
+    assert "val/reward_score" in result
+
+
+def test_later_checkpoints_of_an_abandoned_run_are_set_aside(tmp_path):
+    settings = {"trainer__save_freq": 1, "trainer__val_freq": 1, "trainer__val_before_train": "false"}
+    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=3))
+    back = runs.arguments(tmp_path, **settings, trainer__load_checkpoint_path=tmp_path / "run" / "global_step_1")
+    runs.run([*back, "trainer.max_steps=2"])
+    names = {path.name for path in (tmp_path / "run").glob("global_step_*")}
+    assert names == {"global_step_1", "global_step_2", "global_step_2.superseded", "global_step_3.superseded"}
+    record = json.loads((tmp_path / "run" / "checkpoint_tracker.json").read_text())
+    assert record["last_global_step"] == 2 and record["best_global_step"] in (1, 2)
+    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=1, trainer__find_last_checkpoint="false"))
+    assert {row["step"] for row in runs.rows(tmp_path / "run")} == {1}
+    assert (tmp_path / "run" / "metrics-superseded.jsonl").exists()
+
+
+def test_a_broken_gradient_does_not_break_an_adaptive_coefficient(tmp_path):
+    def break_one(trainer):
+        score = trainer.reference.score
+
+        def broken(groups, tick=None):
+            found = score(groups, tick)
+            found[0][0][0] = float("nan")
+            return found
+
+        trainer.reference.score = broken
+
+    runs.run(runs.arguments(tmp_path, algorithm__kl_type="adaptive", trainer__max_steps=1), break_one)
+    step = runs.steps(tmp_path / "run")[1]
+    assert step["actor/skipped_updates"] > 0 and step["actor/kl_coef"] == 0.01
+
+
+def test_the_price_of_long_answers_is_paid_in_training_alone(tmp_path):
+    settings = {"algorithm__overlong_buffer_length": 12, "worker__rollout__val_override_config": "{max_tokens: 24}"}
+    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=1))
+    steps = runs.steps(tmp_path / "run")
+    assert "val/overlong_reward" not in steps[0] and "reward/overlong" in steps[1]
+
+
+def test_a_checkpoint_without_critic_is_told(tmp_path):
+    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false"))
+    with pytest.raises(DataError, match=r"without a critic.*adv_estimator"):
+        runs.run(runs.arguments(tmp_path, algorithm__adv_estimator="gae", trainer__max_steps=3))
+
+
+def test_pictures_are_logged_once(tmp_path):
+    runs.run(runs.arguments(tmp_path, "qwen2_5_vl", trainer__val_freq=1))
+    rows = runs.rows(tmp_path / "run", "generations.jsonl")
+    assert [("images" in row) for row in rows] == [True] * 3 + [False] * 6

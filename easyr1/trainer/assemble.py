@@ -107,6 +107,11 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
     trainer_keys = config.trainer
     checkpoints = Checkpoints(plan.run_folder, trainer_keys.save_limit, trainer_keys.save_model_only)
     found = checkpoints.find(trainer_keys.load_checkpoint_path, trainer_keys.find_last_checkpoint)
+    resume_step = -1 if found is None else read_state(found)["step"]
+    if trainer_keys.val_only:
+        resume_step = None  # no step is made anew, so what is there stays
+    else:
+        checkpoints.set_aside_after(found)
     with progress.phase("building the model"):
         scored = build(model_spec(config, plan))
     media = inputs.media.inputs if inputs.media is not None else _no_media
@@ -116,7 +121,7 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
         console,
         json.loads(dump(config, inputs.given)),
         total_steps=plan.total_steps,
-        resume_step=-1 if found is None else read_state(found)["step"],
+        resume_step=resume_step,
     )
     try:
         with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:

@@ -55,21 +55,8 @@ class Checkpoints:
         """The checkpoint to resume from: the one at `path`, else with `find_last` the run folder's last one.
 
         `path` may be global_step_<k>, its actor folder, or a run folder. Also takes up what the tracker says of best
-        and last, so that a resumed run goes on counting them. Checkpoints of later steps, which are about to be made
-        anew, are set aside as global_step_<k>.superseded.
+        and last, so that a resumed run goes on counting them.
         """
-        found = self._find(path, find_last)
-        own = found is not None and found.parent.absolute() == self.folder.absolute()
-        start = step_of(found) if own and found is not None else 0
-        assert start is not None
-        for step in self._steps():
-            if step > start:
-                _set_aside(step_folder(self.folder, step))
-        if (self.record.best_global_step or 0) > start:
-            self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
-        return found
-
-    def _find(self, path: str | None, find_last: bool) -> Path | None:
         if path is not None:
             return self._named(Path(path).expanduser())
         if not find_last:
@@ -140,6 +127,19 @@ class Checkpoints:
         surplus = len(steps) - max(self.limit, 1)
         for step in [step for step in steps if step not in kept][: max(surplus, 0)]:
             shutil.rmtree(step_folder(self.folder, step))
+
+    def set_aside_after(self, start: Path | None) -> None:
+        """Before training: rename this folder's checkpoints of steps after `start` to global_step_<k>.superseded.
+
+        `start` is what `find` gave; from None, or a checkpoint of another folder, all steps are made anew.
+        """
+        own = start is not None and start.parent.absolute() == self.folder.absolute()
+        first = (step_of(start) if own and start is not None else None) or 0
+        for step in self._steps():
+            if step > first:
+                _set_aside(step_folder(self.folder, step))
+        if (self.record.best_global_step or 0) > first:
+            self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
 
     def _steps(self) -> list[int]:
         """Steps of the checkpoints in the folder, in order."""

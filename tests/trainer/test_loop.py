@@ -291,6 +291,10 @@ def test_later_checkpoints_of_an_abandoned_run_are_set_aside(tmp_path):
     settings = {"trainer__save_freq": 1, "trainer__val_freq": 1, "trainer__val_before_train": "false"}
     runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=3))
     back = runs.arguments(tmp_path, **settings, trainer__load_checkpoint_path=tmp_path / "run" / "global_step_1")
+    before = sorted((tmp_path / "run").glob("global_step_*")), len(runs.rows(tmp_path / "run"))
+    runs.run([*back, "trainer.val_only=true"])  # evaluates, and takes nothing away
+    assert sorted((tmp_path / "run").glob("global_step_*")) == before[0]
+    assert len(runs.rows(tmp_path / "run")) >= before[1]
     runs.run([*back, "trainer.max_steps=2"])
     names = {path.name for path in (tmp_path / "run").glob("global_step_*")}
     assert names == {"global_step_1", "global_step_2", "global_step_2.superseded", "global_step_3.superseded"}

@@ -23,7 +23,7 @@ SYMBOLIC_LIMIT_S = 0.4  # of processor time; ordinary answers take a tenth of it
 _BOX = re.compile(r"\\boxed\s{0,4}\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<\s{0,4}(/?)\s{0,4}(think|answer)\s{0,4}>")
-_DECIMAL = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})?(?:\.\d{0,40})?(?:[eE][-+]?\d{1,2})?")
+_DECIMAL = re.compile(r"[-+]?(?=\.?\d)(?:\d{1,3}(?:,\d{3})+|\d{1,40})?(?:\.\d{0,40})?(?:[eE][-+]?\d{1,2})?")
 _FRACTION = re.compile(r"(-?)(?:\\[dt]?frac\{(\d{1,20})\}\{(\d{1,20})\}|(\d{1,20})/(\d{1,20}))")
 _DANGEROUS = re.compile(
     r"""\*\*|//|!|__|['"<>:;@#&|~?`]"""  # Python, and factorials

@@ -1,6 +1,7 @@
 """A frozen table of which answers mean the same. A change of the table is a change of what models are trained on."""
 
 import contextlib
+import itertools
 import random
 import re
 import threading
@@ -114,6 +115,13 @@ def test_random_answers_never_raise(warm):
     for given, truth in zip(answers, reversed(answers), strict=True):
         assert same_answer(given, truth) in (True, False)
         assert same_answer(given, given) or not bare(given)
+
+
+def test_every_short_mixture_of_digits_and_signs_is_decided(warm):
+    """Such as "e1", which looks like a number in scientific notation and is none."""
+    for length in (1, 2, 3, 4):
+        for letters in itertools.product("1٣²e.,+-% ", repeat=length):
+            assert grading.same_answer("".join(letters), "7") is False
 
 
 def test_work_that_does_not_end_is_stopped_even_if_it_swallows_exceptions(monkeypatch):

@@ -153,7 +153,7 @@ def _same_percentage(given: str, truth: str) -> bool:
 def _number(answer: str) -> Fraction | None:
     """The value of a plain decimal number, with or without thousands commas."""
     answer = answer.replace(" ", "") if re.fullmatch(r"[-+]? ?\d{1,3}(?: \d{3})+|[-+] \d+", answer) else answer
-    if not re.search(r"\d", answer) or not _DECIMAL.fullmatch(answer):
+    if not _DECIMAL.fullmatch(answer):
         return None
     return Fraction(answer.replace(",", "").rstrip("."))
 

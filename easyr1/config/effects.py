@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from easyr1.config.actor import OptimConfig
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.recipes import changes
 from easyr1.config.schema import Config, known_keys, walk
@@ -20,6 +21,22 @@ class Idle:
 
 def _fsdp(*names: str) -> tuple[str, ...]:
     return tuple(f"worker.{model}.fsdp.{name}" for model in ("actor", "ref", "critic") for name in names)
+
+
+def _schedule(model: str, optim: Callable[[Config], OptimConfig]) -> tuple[Idle, Idle]:
+    keys = f"worker.{model}.optim"
+    return (
+        Idle(
+            (f"{keys}.lr_warmup_ratio",),
+            lambda c, _: optim(c).lr_warmup_steps is not None,
+            f"{keys}.lr_warmup_steps wins",
+        ),
+        Idle(
+            (f"{keys}.min_lr_ratio",),
+            lambda c, _: optim(c).lr_scheduler_type == "constant",
+            f"{keys}.lr_scheduler_type=constant never falls",
+        ),
+    )
 
 
 RULES: tuple[Idle, ...] = (
@@ -77,26 +94,8 @@ RULES: tuple[Idle, ...] = (
         lambda c, _: c.worker.actor.loss_type != "sapo",
         "only worker.actor.loss_type=sapo uses it",
     ),
-    Idle(
-        ("worker.actor.optim.lr_warmup_ratio",),
-        lambda c, _: c.worker.actor.optim.lr_warmup_steps is not None,
-        "worker.actor.optim.lr_warmup_steps wins",
-    ),
-    Idle(
-        ("worker.actor.optim.min_lr_ratio",),
-        lambda c, _: c.worker.actor.optim.lr_scheduler_type == "constant",
-        "worker.actor.optim.lr_scheduler_type=constant never falls",
-    ),
-    Idle(
-        ("worker.critic.optim.lr_warmup_ratio",),
-        lambda c, _: c.worker.critic.optim.lr_warmup_steps is not None,
-        "worker.critic.optim.lr_warmup_steps wins",
-    ),
-    Idle(
-        ("worker.critic.optim.min_lr_ratio",),
-        lambda c, _: c.worker.critic.optim.lr_scheduler_type == "constant",
-        "worker.critic.optim.lr_scheduler_type=constant never falls",
-    ),
+    *_schedule("actor", lambda c: c.worker.actor.optim),
+    *_schedule("critic", lambda c: c.worker.critic.optim),
     Idle(("worker.critic.model.lora",), lambda c, _: c.worker.critic.model.lora.rank == 0, "its rank is 0"),
     Idle(("data.video_fps",), lambda _c, _p: True, "video comes in a later version"),
     Idle(

@@ -115,10 +115,11 @@ class TorchTrain:
             scores = TokenScores(*(column[tokens.kept] for column in self._compared(batch)))
             share = self.objective.share(scores, tokens, kl_coef)
             share.loss.backward()
-            loss += float(share.loss.detach())
+            part = float(share.loss.detach())
+            loss += part
             # Shares add up to this update's averages; their counts add up to one update.
             fraction = len(tokens.sample) / whole.num_tokens
-            for name, value in {"loss": share.loss.detach(), **share.parts}.items():
+            for name, value in {"loss": part, **share.parts}.items():
                 sums.add(f"{prefix}/{name}", float(value), fraction)
             for name, value in share.peaks.items():
                 sums.peak(f"{prefix}/{name}", float(value))

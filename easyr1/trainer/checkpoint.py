@@ -133,8 +133,9 @@ class Checkpoints:
 
         `start` is what `find` gave; from None, or a checkpoint of another folder, all steps are made anew.
         """
-        own = start is not None and start.parent.absolute() == self.folder.absolute()
-        first = (step_of(start) if own and start is not None else None) or 0
+        first = 0
+        if start is not None and start.parent.absolute() == self.folder.absolute():
+            first = step_of(start) or 0
         for step in self._steps():
             if step > first:
                 _set_aside(step_folder(self.folder, step))

@@ -18,3 +18,7 @@ class DataError(ValueError):
 
 class RewardError(ValueError):
     """A reward file that broke its contract; the message names function, sample and row."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written or read; the message names the file."""

@@ -1,6 +1,8 @@
 """Whole small runs in one process, on tiny models and data written to a folder."""
 
 import json
+import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from easyr1.tracking.progress import Progress
 from easyr1.trainer.assemble import open_trainer, prepare
 from easyr1.trainer.known import code_facts, machine_facts
 from easyr1.trainer.loop import Trainer
+from easyr1.trainer.stop import Stopped
 
 REWARD = '''
 def compute_score(inputs, low=0.0):
@@ -59,17 +62,40 @@ def arguments(folder: Path, kind: str = "qwen2", rows: int = 8, **settings: Any)
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def run(arguments: list[str], between=None) -> tuple[Trainer, dict[str, float]]:
-    """Train to the end; `between(trainer)` is called before the first step. Returns the trainer and its result."""
+def run(arguments: list[str], between=None) -> tuple[Trainer | None, dict[str, float]]:
+    """Train to the end; `between(trainer)` is called before the first step. Returns the trainer and its result.
+
+    There is no trainer where nothing is left to do.
+    """
     config, given = load(arguments)
     facts = machine_facts(code_facts())
     resolve(config, given, facts)
     console = Console(quiet=True)
     progress = Progress(console)
-    with open_trainer(prepare(config, given, facts, progress), progress, console) as trainer:
+    inputs = prepare(config, given, facts, progress)
+    if inputs.is_finished:
+        return None, {}
+    with open_trainer(inputs, progress, console) as trainer:
         if between is not None:
             between(trainer)
         return trainer, trainer.fit()
+
+
+def run_forked(arguments: list[str], between=None) -> int:
+    """The same in a process of its own, a copy of this one. Returns its wait status."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run(arguments, between)
+            status = 0
+        except Stopped as stopped:
+            status = stopped.exit_status
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
 
 
 def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from easyr1 import __version__
-from easyr1.errors import ConfigError, DataError, RewardError
+from easyr1.errors import CheckpointError, ConfigError, DataError, RewardError
+from easyr1.trainer.stop import Stopped
 
 COMMANDS = {
     "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
     "quickstart": ("easyr1.cli.quickstart", "train a tiny vision-language model on real pictures, on this machine"),
+    "merge": ("easyr1.cli.merge", "a checkpoint as a Hugging Face folder: easyr1 merge CHECKPOINT"),
     "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),
 }
 USAGE = """\
@@ -34,7 +36,11 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns the exit status: 0 done, 1 the run failed, 2 the call was wrong."""
+    """Run a subcommand. Returns the exit status.
+
+    0 done, 1 the run failed, 2 the call was wrong; 143 stopped by SIGTERM and 130 by Ctrl-C, in training with a
+    checkpoint of the last whole step.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
@@ -61,6 +67,10 @@ def run(module: str, arguments: Sequence[str]) -> int:
         sys.stderr.write(f"data error: {error}\n")
     except RewardError as error:
         sys.stderr.write(f"reward error: {error}\n")
+    except CheckpointError as error:
+        sys.stderr.write(f"checkpoint error: {error}\n")
+    except Stopped as stopped:  # it was told where it happened
+        return stopped.exit_status
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return 130

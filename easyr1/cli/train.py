@@ -49,6 +49,9 @@ def train(config: Config, given: frozenset[str], console: Console) -> dict[str, 
     inputs = prepare(config, given, facts, progress)
     show_plan(inputs.plan, config, console)
     show_notes(inputs.notes, console)
+    if inputs.is_finished:
+        console.print(f"all {inputs.plan.total_steps} steps are done; nothing is left to do", highlight=False)
+        return {}
     with open_trainer(inputs, progress, console) as trainer:
         metrics = trainer.fit()
     console.print(f"report: {inputs.plan.run_folder / 'report.html'}", soft_wrap=True)

@@ -20,10 +20,15 @@ class LoraConfig:
     """Adapters are scaled by alpha / rank."""
 
     target_modules: str = "all-linear"
-    """Layers that get an adapter: all-linear or names separated by commas."""
+    """Layers that get an adapter: all-linear (the output head is none of them), or names or their ends separated by
+    commas."""
 
     exclude_modules: str | None = ".*visual.*"
-    """Regular expression of layers that get none."""
+    """Regular expression of the full names of layers that get none; .*visual.* leaves out the vision tower and its
+    projector whatever they are called; null = leave out none."""
+
+    dropout: ShareBelowOne = 0.0
+    """Share of an adapter's inputs that are set to 0 in updates. Our own key."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,11 @@ class OptimConfig:
     """Decay of the two moment averages of Adam."""
 
     weight_decay: NotNegative = 1e-2
-    """Decoupled weight decay."""
+    """Decoupled weight decay of matrices; norms and biases have none."""
 
     strategy: Literal["adamw", "adamw_bf16"] = "adamw"
-    """adamw, or adamw_bf16 with its state in bfloat16 (set fsdp.torch_dtype=bf16 with it)."""
+    """adamw, or adamw_bf16 for bfloat16 weights (set fsdp.torch_dtype=bf16 with it): what rounding takes off an update
+    is kept for the next ones. A weight, its gradient and its state take 12 bytes, with float32 weights 16."""
 
     lr_warmup_ratio: Share = 0.0
     """Share of all steps over which the learning rate rises."""
@@ -74,10 +80,11 @@ class OptimConfig:
     """Steps over which the learning rate rises; wins over lr_warmup_ratio."""
 
     min_lr_ratio: Share | None = None
-    """Learning rate at the end of the cosine, as a share of lr; null = 0."""
+    """Learning rate at the end of cosine and linear, as a share of lr; null = 0."""
 
-    lr_scheduler_type: Literal["constant", "cosine"] = "constant"
-    """Course of the learning rate after the warm-up."""
+    lr_scheduler_type: Literal["constant", "cosine", "linear"] = "constant"
+    """Course of the learning rate after the warm-up: constant, or a fall to min_lr_ratio x lr at the end, as half a
+    cosine or in a straight line."""
 
 
 @dataclass(frozen=True)

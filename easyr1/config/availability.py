@@ -34,8 +34,6 @@ MISSING: tuple[Feature, ...] = (
         lambda c, _: max(c.worker.actor.ulysses_size, c.worker.critic.ulysses_size) > 1,
         "set 1 (and worker.critic.ulysses_size)",
     ),
-    Feature("worker.actor.model.lora.rank", "LoRA", lambda c, _: c.worker.actor.model.lora.rank > 0, "set 0"),
-    Feature("worker.critic.model.lora.rank", "LoRA", lambda c, _: c.worker.critic.model.lora.rank > 0, "set 0"),
     Feature(
         "worker.actor.fsdp.torch_dtype",
         "training of float16 weights",
@@ -51,9 +49,7 @@ MISSING: tuple[Feature, ...] = (
 )
 
 LATER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "worker.actor.optim.strategy": ("adamw_bf16",),
-    "worker.critic.optim.strategy": ("adamw_bf16",),
-    "trainer.logger": ("mlflow", "swanlab", "tensorboard", "wandb"),
+    "trainer.logger": ("mlflow", "swanlab", "tensorboard"),
 }
 
 

@@ -1,5 +1,8 @@
 """Keys against each other and against the data: batch sizes, lengths, ranks, KL switches. Raises ConfigError."""
 
+import re
+
+from easyr1.config.actor import FsdpConfig
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config, CriticConfig
 from easyr1.errors import ConfigError
@@ -17,6 +20,8 @@ def check_together(config: Config, given: frozenset[str], facts: Facts, world_si
     check_sampling(config, facts)
     check_kl(config, given, facts)
     check_critic(config, facts)
+    check_lora(config)
+    _check_precision("worker.actor.fsdp", config.worker.actor.fsdp)
 
 
 def check_ranks(config: Config, world_size: int) -> None:
@@ -174,6 +179,31 @@ def check_critic(config: Config, facts: Facts) -> None:
     critic: CriticConfig = config.worker.critic
     if needs is not None and needs.values:
         _check_update("worker.critic.global_batch_size", config.data.rollout_batch_size, critic.global_batch_size)
+        _check_precision("worker.critic.fsdp", critic.fsdp)
+
+
+def _check_precision(section: str, fsdp: FsdpConfig) -> None:
+    """Weights of 16 bits cannot be computed with in 32: nothing casts them up."""
+    if fsdp.mp_param_dtype in ("fp32", "float32") and fsdp.torch_dtype not in (None, "fp32", "float32"):
+        raise ConfigError(
+            f"{section}.mp_param_dtype",
+            f"{fsdp.mp_param_dtype} computation has nothing to gain from weights kept in {fsdp.torch_dtype}; "
+            f"set {section}.torch_dtype=fp32, or leave mp_param_dtype at null to compute in {fsdp.torch_dtype}",
+        )
+
+
+def check_lora(config: Config) -> None:
+    """The pattern of layers without adapters, where there are adapters at all."""
+    for name, lora in (("actor", config.worker.actor.model.lora), ("critic", config.worker.critic.model.lora)):
+        if not lora.rank or lora.exclude_modules is None:
+            continue
+        try:
+            re.compile(lora.exclude_modules)
+        except re.error as error:
+            raise ConfigError(
+                f"worker.{name}.model.lora.exclude_modules",
+                f"{lora.exclude_modules!r} is no regular expression ({error}); write for example .*visual.*, or null",
+            ) from error
 
 
 def _check_update(key: str, rollout: int, update: int) -> None:

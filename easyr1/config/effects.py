@@ -4,10 +4,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from easyr1.config.actor import OptimConfig
+from easyr1.config.actor import ActorConfig, CriticConfig
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.recipes import changes
 from easyr1.config.schema import Config, known_keys, walk
+
+BF16 = ("bf16", "bfloat16")
+LOST_UPDATE = 2**-17  # smallest share of a weight that adamw_bf16 can add up over steps
+LOST_DECAY = 2**-9  # a bfloat16 weight that shrinks by no more than this share rounds back to itself
 
 
 @dataclass(frozen=True)
@@ -23,20 +27,36 @@ def _fsdp(*names: str) -> tuple[str, ...]:
     return tuple(f"worker.{model}.fsdp.{name}" for model in ("actor", "ref", "critic") for name in names)
 
 
-def _schedule(model: str, optim: Callable[[Config], OptimConfig]) -> tuple[Idle, Idle]:
-    keys = f"worker.{model}.optim"
+def _optim(name: str, model: Callable[[Config], ActorConfig | CriticConfig]) -> tuple[Idle, ...]:
+    keys = f"worker.{name}.optim"
     return (
         Idle(
             (f"{keys}.lr_warmup_ratio",),
-            lambda c, _: optim(c).lr_warmup_steps is not None,
+            lambda c, _: model(c).optim.lr_warmup_steps is not None,
             f"{keys}.lr_warmup_steps wins",
         ),
         Idle(
             (f"{keys}.min_lr_ratio",),
-            lambda c, _: optim(c).lr_scheduler_type == "constant",
+            lambda c, _: model(c).optim.lr_scheduler_type == "constant",
             f"{keys}.lr_scheduler_type=constant never falls",
         ),
+        Idle(
+            (f"{keys}.strategy",),
+            lambda c, _: model(c).optim.strategy == "adamw_bf16" and model(c).fsdp.torch_dtype not in BF16,
+            "float32 weights get plain AdamW from adamw_bf16, which makes up for the rounding of bfloat16; set "
+            f"worker.{name}.fsdp.torch_dtype=bf16 to save memory",
+        ),
+        Idle(
+            (f"{keys}.weight_decay",),
+            lambda c, _: model(c).fsdp.torch_dtype in BF16 and 0 < _decay(model(c)) <= LOST_DECAY,
+            "bfloat16 weights round a decay by less than 0.2 % a step (lr x weight_decay) away",
+        ),
     )
+
+
+def _decay(model: ActorConfig | CriticConfig) -> float:
+    """Share that a step takes off a weight at the peak learning rate."""
+    return model.optim.lr * model.optim.weight_decay
 
 
 RULES: tuple[Idle, ...] = (
@@ -94,10 +114,15 @@ RULES: tuple[Idle, ...] = (
         lambda c, _: c.worker.actor.loss_type != "sapo",
         "only worker.actor.loss_type=sapo uses it",
     ),
-    *_schedule("actor", lambda c: c.worker.actor.optim),
-    *_schedule("critic", lambda c: c.worker.critic.optim),
+    *_optim("actor", lambda c: c.worker.actor),
+    *_optim("critic", lambda c: c.worker.critic),
     Idle(("worker.critic.model.lora",), lambda c, _: c.worker.critic.model.lora.rank == 0, "its rank is 0"),
     Idle(("data.video_fps",), lambda _c, _p: True, "video comes in a later version"),
+    Idle(
+        ("worker.ref",),
+        lambda c, _: c.worker.actor.model.lora.rank > 0,
+        "with LoRA the reference is the policy with its adapters off",
+    ),
     Idle(
         ("worker.ref.fsdp.mp_param_dtype",),
         lambda _, plan: plan.world_size == 1,
@@ -194,7 +219,7 @@ def recipe_notes(config: Config, given: frozenset[str]) -> Iterator[str]:
         yield f"{change.key}: {change.default} -> {change.value} ({change.source})"
 
 
-def catches(config: Config, plan: Plan) -> Iterator[str]:
+def catches(config: Config, plan: Plan, facts: Facts) -> Iterator[str]:
     """A note for each allowed choice whose consequence is easily overlooked."""
     rollout, algorithm, actor = config.worker.rollout, config.algorithm, config.worker.actor
     if rollout.top_p < 1 or rollout.top_k > 0:
@@ -208,6 +233,7 @@ def catches(config: Config, plan: Plan) -> Iterator[str]:
         yield "algorithm.kl_coef=0 only measures the KL; algorithm.disable_kl=true saves the reference model"
     if "float16" in (plan.param_dtype, plan.compute_dtype):
         yield "float16 is used without loss scaling, so small gradients may vanish; bf16 has no such limit"
+    yield from _rounding(config, facts)
     if plan.total_steps is not None and 0 < plan.total_steps <= config.trainer.critic_warmup:
         yield f"trainer.critic_warmup={config.trainer.critic_warmup} lasts to the end: the actor is never trained"
     if algorithm.mask_truncated and rollout.ignore_eos:
@@ -219,6 +245,26 @@ def catches(config: Config, plan: Plan) -> Iterator[str]:
             "worker.actor.model.model_path lies in a checkpoint: only weights are taken from it; to go on with that "
             "run (optimizer, schedule, data position) set trainer.load_checkpoint_path"
         )
+
+
+def _rounding(config: Config, facts: Facts) -> Iterator[str]:
+    """A note for each trained model whose weights are too coarse for its optimizer."""
+    needs = (facts.estimators or {}).get(config.algorithm.adv_estimator)
+    trained: dict[str, ActorConfig | CriticConfig] = {"actor": config.worker.actor}
+    if needs is not None and needs.values:
+        trained["critic"] = config.worker.critic
+    for name, model in trained.items():
+        if model.optim.strategy == "adamw" and model.fsdp.torch_dtype in BF16:
+            yield (
+                f"worker.{name}.fsdp.torch_dtype={model.fsdp.torch_dtype} with optim.strategy=adamw loses updates "
+                f"below about 0.4 % of a weight to rounding; worker.{name}.optim.strategy=adamw_bf16 keeps them"
+            )
+        elif model.fsdp.torch_dtype in BF16 and 0 < model.optim.lr < LOST_UPDATE:
+            yield (
+                f"worker.{name}.optim.lr={model.optim.lr:g} is too small for adamw_bf16 to move weights above about "
+                f"{model.optim.lr / LOST_UPDATE:.2g}, such as most norms; worker.{name}.fsdp.torch_dtype=fp32 "
+                "trains them, too"
+            )
 
 
 def _covers(rule: Idle, key: str) -> bool:

@@ -60,9 +60,9 @@ def _check_reward(spec: str | None) -> None:
 
 
 def _check_checkpoint(path: str | None) -> None:
-    """A checkpoint, its actor's or critic's part, or a run folder, whose last checkpoint is meant."""
+    """A checkpoint, its actor's or critic's part, a run folder, whose last checkpoint is meant, or best or last."""
     key = "trainer.load_checkpoint_path"
-    if path is None:
+    if path is None or Path(path).name in ("best", "last"):
         return
     folder = find_file(path, key)
     is_step = _STEP.fullmatch((folder.parent if folder.name in ("actor", "critic") else folder).name)

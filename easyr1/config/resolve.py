@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from easyr1.config.actor import FsdpConfig
 from easyr1.config.availability import check_names, missing_features
 from easyr1.config.checks import check_together
 from easyr1.config.effects import catches, idle_keys, recipe_notes
@@ -46,7 +47,7 @@ def resolve(config: Config, given: frozenset[str] = frozenset(), facts: Facts | 
     notes += [
         *placement.notes,
         *recipe_notes(config, given),
-        *catches(config, plan),
+        *catches(config, plan, facts),
         *idle_keys(config, given, facts, plan),
     ]
     return replace(plan, notes=tuple(notes))
@@ -58,7 +59,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
     updates = data.rollout_batch_size // actor.global_batch_size * actor.ppo_epochs
     tokens_per_sample = data.max_prompt_length + data.max_response_length
     steps_per_epoch, leftover_rows, total_steps = _steps(config, facts)
-    compute_dtype = _compute_dtype(config, placement.device)
+    compute_dtype = computed_in(actor.fsdp, placement.device)
     kl = _kl(config)
     return Plan(
         device=placement.device,
@@ -83,7 +84,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
         experience_micro_samples=actor.micro_batch_size_per_device_for_experience,
         param_dtype=full_dtype(actor.fsdp.torch_dtype) or "float32",
         compute_dtype=compute_dtype,
-        reference_dtype=full_dtype(config.worker.ref.fsdp.torch_dtype) or compute_dtype,
+        reference_dtype=_reference_dtype(config, compute_dtype),
         warmup_steps=_warmup_steps(config, total_steps),
         run_folder=_run_folder(config),
     )
@@ -117,8 +118,15 @@ def full_dtype(dtype: str | None) -> str | None:
     return _FULL_DTYPE.get(dtype, dtype) if dtype else None
 
 
-def _compute_dtype(config: Config, device: str | None) -> str | None:
-    fsdp = config.worker.actor.fsdp
+def _reference_dtype(config: Config, compute_dtype: str | None) -> str | None:
+    """With LoRA the reference is the policy's own base."""
+    if config.worker.actor.model.lora.rank:
+        return compute_dtype
+    return full_dtype(config.worker.ref.fsdp.torch_dtype) or compute_dtype
+
+
+def computed_in(fsdp: FsdpConfig, device: str | None) -> str | None:
+    """The long name of the dtype of a trained model's computation; None while it hangs on an unknown device."""
     if fsdp.mp_param_dtype is not None:
         return full_dtype(fsdp.mp_param_dtype)
     if device is None:

@@ -44,7 +44,7 @@ class TrainerConfig:
     """Steps between validations; -1 = only after the last step."""
 
     val_before_train: bool = True
-    """Validate before the first step."""
+    """Validate before the first step; a resumed run validates first only what it still owes."""
 
     val_only: bool = False
     """Validate once and stop."""
@@ -56,7 +56,7 @@ class TrainerConfig:
     """Steps between checkpoints; -1 = only after the last step."""
 
     save_limit: CountOrOff = 3
-    """Checkpoints kept; -1 = all."""
+    """Checkpoints kept, counted over restarts; best and last always stay; -1 = all."""
 
     save_model_only: bool = False
     """Save weights without the optimizer: a resumed run starts its optimizer anew."""
@@ -65,10 +65,10 @@ class TrainerConfig:
     """Run folder; null = checkpoints/<project_name>/<experiment_name>."""
 
     load_checkpoint_path: str | None = None
-    """Checkpoint to resume from, a folder named global_step_<number>."""
+    """Checkpoint to resume from: global_step_<number>, its actor folder, a run folder (its last one), best or last."""
 
     ray_timeline: str | None = None
     """File for a timeline of the remote calls."""
 
     find_last_checkpoint: bool = True
-    """Resume from the last checkpoint in the run folder if there is one."""
+    """Resume from the last complete checkpoint in the run folder if there is one and what is learnt was set alike."""

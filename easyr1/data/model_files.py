@@ -13,6 +13,8 @@ from typing import Any
 
 from easyr1.errors import ConfigError
 
+FILES_FOLDER = "huggingface"  # in an actor's folder of a checkpoint
+
 MODEL_KEY = "worker.actor.model.model_path"
 TOKENIZER_KEY = "worker.actor.model.tokenizer_path"
 

@@ -6,30 +6,25 @@ or the loop.
 """
 
 import json
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
 
 from easyr1.batch import Group, Sums
 from easyr1.engines.objective import MiniBatch, Objective, PolicyObjective, Tokens
 from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state_tensors
 from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
 from easyr1.engines.protocols import Progress
-from easyr1.errors import DataError
+from easyr1.errors import CheckpointError
 from easyr1.models.log_probs import TokenScores
 from easyr1.models.positions import Positions
 from easyr1.models.scored import Scored
+from easyr1.models.shards import MODEL_FOLDER, OPTIM_FOLDER, load_shards, save_shards, shapes
 
-log = logging.getLogger(__name__)
-
-MODEL_FILE = "model_world_size_1_rank_0.safetensors"
-OPTIM_FILE = "optim_world_size_1_rank_0.safetensors"
-EXTRA_FILE = "extra_state_world_size_1_rank_0.json"
+EXTRA_FILE = "extra_state.json"
 
 
 class TorchTrain:
@@ -138,35 +133,42 @@ class TorchTrain:
         return sums
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full tensors under in-memory Hugging Face names, tied heads included."""
-        yield from self.scored.model.state_dict().items()
+        """Full tensors under in-memory Hugging Face names, tied heads included, adapters merged."""
+        yield from self.scored.merged_tensors()
 
     def save(self, folder: Path, model_only: bool = False) -> None:
-        """Weights and, unless `model_only`, optimizer state, as safetensors and JSON."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.scored.saved, str(folder / MODEL_FILE))
-        if self.optimizer is not None and not model_only:
-            save_file(state_tensors(self.optimizer, self._names()), folder / OPTIM_FILE)
-        (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version}))
+        """Weights and, unless `model_only`, optimizer state: tensors in safetensors files, the rest in JSON."""
+        save_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        with_optimizer = self.optimizer is not None and not model_only
+        if self.optimizer is not None and with_optimizer:
+            save_shards(folder / OPTIM_FOLDER, state_tensors(self.optimizer, self._names()))
+        (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version, "optimizer": with_optimizer}))
 
-    def load(self, folder: Path) -> None:
-        """Everything that `save` wrote; without optimizer state the optimizer starts anew, which is said."""
-        if not (folder / MODEL_FILE).is_file():
-            raise DataError(
-                f"{folder} holds no {MODEL_FILE}: the checkpoint was made without a {folder.name}, or is incomplete; "
-                "start a new run, or resume with the algorithm.adv_estimator of the old one"
+    def load(self, folder: Path) -> bool:
+        """Take up what `save` wrote. False if the optimizer's state was not among it, so that it starts anew."""
+        if not (folder / EXTRA_FILE).is_file():
+            raise CheckpointError(
+                f"{folder} is not there: the checkpoint was made without a {folder.name}; start a new run, or resume "
+                "with the algorithm.adv_estimator of the old one"
             )
-        missing, unexpected = load_model(self.scored.saved, str(folder / MODEL_FILE), strict=False)
-        if missing or unexpected:
-            raise DataError(
-                f"{folder / MODEL_FILE} belongs to another model: {len(missing)} weights missing "
-                f"({', '.join(sorted(missing)[:3])}), {len(unexpected)} unknown ({', '.join(sorted(unexpected)[:3])})"
-            )
-        if self.optimizer is not None and (folder / OPTIM_FILE).exists():
-            load_state_tensors(self.optimizer, self._names(), load_file(folder / OPTIM_FILE))
-        elif self.optimizer is not None:
-            log.warning("%s has no optimizer state (trainer.save_model_only); the optimizer starts anew", folder)
-        self.version = json.loads((folder / EXTRA_FILE).read_text())["version"]
+        load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        extra = json.loads((folder / EXTRA_FILE).read_text())
+        self.version = extra["version"]
+        if self.optimizer is not None and extra["optimizer"]:
+            load_state_tensors(self.optimizer, self._names(), self._read_optimizer(folder / OPTIM_FOLDER))
+        return self.optimizer is None or extra["optimizer"]
+
+    def _read_optimizer(self, folder: Path) -> dict[str, torch.Tensor]:
+        """The optimizer's tensors, each spread over the ranks as its parameter is."""
+        parameters = dict(self.scored.saved.named_parameters())
+        tensors = {}
+        for name, shape in shapes(folder).items():
+            like = parameters.get(name.rpartition("/")[0])
+            if like is None or tuple(like.shape) != shape.size:  # a count of steps
+                like = torch.empty(shape.size)
+            tensors[name] = torch.zeros_like(like, dtype=shape.dtype, requires_grad=False)
+        load_shards(folder, tensors)
+        return tensors
 
     def _names(self) -> dict[torch.Tensor, str]:
         return {parameter: name for name, parameter in self.scored.saved.named_parameters()}

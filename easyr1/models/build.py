@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from easyr1.errors import ConfigError
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
+from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
 from easyr1.models.scored import ModelInputs, Scored, Valued
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ HEAD_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1,
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What to load and how. `param_dtype` is the type of the weights, `compute_dtype` that of the matrix products."""
+    """What to load and how. `param_dtype` is the type of trained weights, `compute_dtype` that of the matrix products.
+
+    With `lora` the adapters are what is trained; the frozen model needs no more than the type of the products.
+    """
 
     path: str
     param_dtype: str = "float32"
@@ -54,6 +58,12 @@ class ModelSpec:
     packed: bool = True  # False: padded rows in any case
     freeze_vision_tower: bool = False
     gradient_checkpointing: bool = False
+    lora: LoraSpec | None = None
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """Type in which the weights are loaded."""
+        return DTYPES[self.param_dtype if self.lora is None else self.compute_dtype]
 
 
 def build(spec: ModelSpec, trainable: bool = True) -> Scored:
@@ -62,9 +72,13 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
     compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
     model.generation_config = GenerationConfig()  # its penalties and limits would reach into our sampling
     scored = wrap(model, compute, spec.packed)
+    if spec.lora is not None:  # after the proof of the layout, and after the base's own dropout was switched off
+        add_adapters(model, spec.lora, DTYPES[spec.param_dtype], without=layers_without_adapters(model, spec))
     scored.to(spec.device)
     scored.train(trainable)
-    scored.requires_grad_(trainable)
+    scored.requires_grad_(trainable and spec.lora is None)
+    for parameter in adapter_parameters(model).values():
+        parameter.requires_grad_(trainable)
     if trainable and spec.freeze_vision_tower:
         freeze_vision_tower(model)
     if trainable and spec.gradient_checkpointing:
@@ -76,17 +90,23 @@ def build_critic(spec: ModelSpec) -> Valued:
     """The model of `spec` with a value head, to be trained."""
     policy = build(spec)
     critic = Valued(policy.model, policy.packed, policy.compute_dtype)
-    return critic.to(device=policy.device, dtype=DTYPES[spec.param_dtype]).train()
+    critic.value_head.to(DTYPES[spec.param_dtype])
+    return critic.to(policy.device).train()
+
+
+def auto_class(config: Any) -> Any:
+    """The Auto class of a configuration: that of vision-language models where it is one."""
+    vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if vision else AutoModelForCausalLM
 
 
 def load_model(spec: ModelSpec) -> PreTrainedModel:
     """The Hugging Face model with its weights, as a vision-language model where its configuration says so."""
     config = load_model_config(spec)
-    vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
+    auto = auto_class(config)
     with _told(spec):
         return auto.from_pretrained(
-            spec.path, config=config, dtype=DTYPES[spec.param_dtype], trust_remote_code=spec.trust_remote_code
+            spec.path, config=config, dtype=spec.stored_dtype, trust_remote_code=spec.trust_remote_code
         )
 
 
@@ -174,6 +194,21 @@ def vision_tower(model: PreTrainedModel) -> nn.Module | None:
         return None
     tower = model.get_encoder(modality="image")
     return None if tower in (model, model.base_model) else tower
+
+
+def layers_without_adapters(model: PreTrainedModel, spec: ModelSpec) -> set[str]:
+    """Full names of layers that `lora` must leave alone, whatever they are called: a frozen tower; by default all that
+    lies beside the text model, as the tower and its projector do.
+    """
+    tower, text, head = vision_tower(model), model.get_decoder(), model.get_output_embeddings()
+    assert spec.lora is not None
+    kept: set[nn.Module] = set()
+    if tower is not None and spec.lora.exclude_modules == VISION:
+        inside = set(text.modules()) - set(tower.modules())
+        kept = set(tower.modules()) if text in (model, model.base_model) else set(model.modules()) - inside - {head}
+    elif tower is not None and spec.freeze_vision_tower:
+        kept = set(tower.modules())
+    return {name for name, module in model.named_modules() if module in kept}
 
 
 def use_packed_attention(model: PreTrainedModel) -> str | None:

@@ -4,7 +4,7 @@ A sharded model may only be entered through its root, so nothing outside calls a
 padding. Shape legend: L packed tokens, B padded rows, R rows of position ids, N chosen tokens, H hidden, V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from easyr1.models.attention import Layout
 from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
+from easyr1.models.lora import adapters_off, merged_tensors, saved_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,17 @@ class Scored(nn.Module):
     def saved(self) -> nn.Module:
         """The module whose weights make a checkpoint, under the names that it gives them."""
         return self.model
+
+    def saved_tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds, sharing memory with the module: adapters alone where there are any.
+
+        Names are those of `saved`; a tied tensor comes once, under its first name.
+        """
+        return saved_tensors(self.model)
+
+    def merged_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Full tensors under the names of the plain Hugging Face model, tied heads included, adapters merged."""
+        return merged_tensors(self.model)
 
     def forward(
         self,
@@ -113,6 +125,10 @@ class Valued(Scored):
     def saved(self) -> nn.Module:
         return self
 
+    def saved_tensors(self) -> dict[str, torch.Tensor]:
+        model = {f"model.{name}": tensor for name, tensor in super().saved_tensors().items()}
+        return model | {"value_head.weight": self.value_head.weight.detach()}
+
     def forward(  # type: ignore[override]
         self,
         inputs: ModelInputs,
@@ -125,3 +141,31 @@ class Valued(Scored):
             hidden = self._hidden(inputs)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
         return TokenScores(values, torch.zeros_like(values), torch.zeros_like(values))
+
+
+class Unadapted(Scored):
+    """The model that `policy` was before its adapters: the same module, run with them switched off. No second copy.
+
+    It is entered through the policy's own root, so it stays right where that root is sharded.
+    """
+
+    def __init__(self, policy: Scored) -> None:
+        super().__init__(policy.model, policy.packed, compute_dtype=policy.compute_dtype)
+        self.banned = policy.banned
+        self._policy = (policy,)  # in a tuple, so that it does not count as a part of this module
+
+    def train(self, mode: bool = True) -> "Unadapted":
+        """The mode of the policy, too: there is but one module."""
+        self._policy[0].train(mode)
+        return super().train(mode)
+
+    def forward(
+        self,
+        inputs: ModelInputs,
+        targets: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        against: torch.Tensor | None = None,
+    ) -> TokenScores | torch.Tensor:
+        """As the policy's, of the weights that it started from."""
+        with adapters_off(self.model):
+            return self._policy[0](inputs, targets, temperature, against)

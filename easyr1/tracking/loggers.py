@@ -1,11 +1,11 @@
 """Where a run's numbers, answers and events go. Knows metric names and files, nothing of how numbers came about.
 
-A new logger is a class that meets `Logger` and a line in `LOGGERS`; a library of its own is imported inside it.
+A new logger is a class that meets `Logger` and a line in `LOGGERS`; one with a library of its own has its own file.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)  # as config.json holds it
     total_steps: int | None = None
     resume_step: int | None = None  # the step of the checkpoint that the run goes on from
+    identity: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by logger, as the checkpoint stored it
 
 
 class Logger(Protocol):
@@ -46,6 +47,10 @@ class Logger(Protocol):
     def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None: ...
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+
+    def identity(self) -> dict[str, str]:
+        """What the service calls this run, for a later run that goes on with it; empty without a service."""
+        ...
 
     def finish(self) -> None: ...
 
@@ -65,11 +70,16 @@ class Tracker:
         *,
         total_steps: int | None = None,
         resume_step: int | None = None,
+        identity: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """`config` is what config.json shall hold. Raises ConfigError for a name that is not in LOGGERS."""
-        run = Run(Path(run_folder), console, config, total_steps, resume_step)
-        self._loggers: dict[str, Logger] = {name: _logger_class(name)(run) for name in dict.fromkeys(names)}
+        """`config` is what config.json shall hold, `identity` what an earlier tracker of this run called its own.
+
+        Raises ConfigError for a name that is not in LOGGERS and for a logger that cannot start.
+        """
+        run = Run(Path(run_folder), console, config, total_steps, resume_step, identity or {})
+        self._loggers: dict[str, Logger] = {name: _maker(name)(run) for name in dict.fromkeys(names)}
         self._warned: set[str] = set()
+        self._stored = run.identity
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log named numbers of one step; a step may be logged in several parts."""
@@ -86,6 +96,12 @@ class Tracker:
         """Log something that happened once. A `message` is for people and also goes to the console."""
         self._tell_all("event", kind, fields)
 
+    def identity(self) -> dict[str, dict[str, str]]:
+        """What each service calls this run, by the logger's name, also one that is not logged to this time."""
+        found = {name: self._tell(name, logger, "identity") for name, logger in self._loggers.items()}
+        stored = {name: dict(names) for name, names in self._stored.items()}
+        return stored | {name: names for name, names in found.items() if names}
+
     def finish(self) -> None:
         """Close every logger; what is logged afterwards is dropped."""
         self._tell_all("finish")
@@ -95,16 +111,17 @@ class Tracker:
         for name, logger in self._loggers.items():
             self._tell(name, logger, method, *args)
 
-    def _tell(self, name: str, logger: Logger, method: str, *args: Any) -> None:
+    def _tell(self, name: str, logger: Logger, method: str, *args: Any) -> Any:
         try:
-            getattr(logger, method)(*args)
+            return getattr(logger, method)(*args)
         except Exception as error:
             if name not in self._warned:
                 log.warning("the logger %r failed (%r); training goes on, its next failures stay silent", name, error)
             self._warned.add(name)
+            return None
 
 
-def _logger_class(name: str) -> type[Logger]:
+def _maker(name: str) -> Callable[[Run], Logger]:
     if name not in LOGGERS:
         raise ConfigError("trainer.logger", f"no logger is named {name!r}; choose from {', '.join(LOGGERS)}")
     return LOGGERS[name]
@@ -139,6 +156,9 @@ class FileLogger:
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         self._events.append({"time": timestamp(), "kind": kind, **fields})
+
+    def identity(self) -> dict[str, str]:
+        return {}
 
     def finish(self) -> None:
         for file in (self._metrics, self._generations, self._events):
@@ -216,6 +236,9 @@ class ConsoleLogger:
         if "message" in fields:
             self._print(Text(f"{kind}  ", style="bold yellow" if kind == "warning" else "bold"), fields["message"])
 
+    def identity(self) -> dict[str, str]:
+        return {}
+
     def finish(self) -> None:
         pass
 
@@ -233,4 +256,10 @@ class ConsoleLogger:
         return " ".join(shorten(str(value), self.MAX_CHARACTERS).split())
 
 
-LOGGERS: dict[str, type[Logger]] = {"console": ConsoleLogger, "file": FileLogger}
+def _wandb(run: Run) -> Logger:
+    from easyr1.tracking.wandb_logger import WandbLogger
+
+    return WandbLogger(run)
+
+
+LOGGERS: dict[str, Callable[[Run], Logger]] = {"console": ConsoleLogger, "file": FileLogger, "wandb": _wandb}

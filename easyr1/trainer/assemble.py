@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,21 +14,26 @@ from easyr1.config.load import dump
 from easyr1.config.paths import find_file
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import resolve, val_sampling
+from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.chat import Chat
 from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
 from easyr1.data.loader import Loader
 from easyr1.data.media import MediaStore
+from easyr1.data.model_files import FILES_FOLDER
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress as Tick
-from easyr1.models.build import build, load_model_config
+from easyr1.engines.train import TorchTrain
+from easyr1.errors import ConfigError
+from easyr1.models.build import build, load_model_config, local_folder
+from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
 from easyr1.models.scored import Scored
 from easyr1.rewards.load import load_reward
 from easyr1.rewards.score import hidden_columns_note, score
 from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
-from easyr1.trainer.checkpoint import Checkpoints, read_state
+from easyr1.trainer.checkpoint import Checkpoints, read_state, step_of
 from easyr1.trainer.collect import Collector, DynamicSampler
 from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.loop import Trainer
@@ -40,6 +46,8 @@ from easyr1.trainer.parts import (
     rollout_engine,
     train_sampling,
 )
+from easyr1.trainer.random_state import seed_generators
+from easyr1.trainer.stop import StopSignals
 
 
 @dataclass(frozen=True)
@@ -54,14 +62,43 @@ class Inputs:
     train: PromptSet
     val: PromptSet
     reward: RewardSpec
+    checkpoints: Checkpoints
+    found: Path | None  # the checkpoint that the run goes on from
     notes: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps were done by an earlier start."""
+        done = 0 if self.found is None else step_of(self.found) or 0
+        return not self.config.trainer.val_only and done >= (self.plan.total_steps or done + 1)
+
+
+def find_checkpoint(config: Config, run_folder: Path) -> tuple[Checkpoints, Path | None, list[str]]:
+    """The run's checkpoints, the one to go on from, and how the configuration differs from that one's.
+
+    ConfigError where it differs in what is learnt and the checkpoint was not named.
+    """
+    keys = config.trainer
+    checkpoints = Checkpoints(run_folder, keys.save_limit, keys.save_model_only)
+    found = checkpoints.find(keys.load_checkpoint_path, keys.find_last_checkpoint)
+    changed = [] if found is None else differences(read_state(found)["config"], config)
+    if changed and keys.load_checkpoint_path is None and not keys.val_only:
+        raise ConfigError(
+            "trainer.find_last_checkpoint",
+            f"{found} was trained with other settings ({'; '.join(changed)}). Set them as they were; or go on with "
+            f"the new ones, trainer.load_checkpoint_path={found}; or start anew in another "
+            "trainer.save_checkpoint_path",
+        )
+    return checkpoints, found, [f"the checkpoint was trained with other settings: {change}" for change in changed]
 
 
 def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progress) -> Inputs:
-    """Check reward file, tokenizer, every row of the data, and with their numbers the configuration once more."""
+    """Check reward file, checkpoint, tokenizer, every row, and with their numbers the configuration once more."""
+    plan = resolve(config, given, facts)
+    checkpoints, found, changed = find_checkpoint(config, plan.run_folder)
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     model = config.worker.actor.model
-    load_model_config(model_spec(config, resolve(config, given, facts)))  # refuses what override_config cannot change
+    load_model_config(model_spec(config, plan))  # refuses what override_config cannot change
     chat = Chat.load(
         str(model.model_path),
         tokenizer_path=model.tokenizer_path,
@@ -82,7 +119,8 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
     plan = replace(resolve(config, given, facts), reward_name=f"{reward.name} ({reward.kind})")
     hidden = hidden_columns_note(train[0].columns)
     rows = (f"training rows: {train.report}", f"validation rows: {val.report}")
-    return Inputs(config, given, plan, chat, media, train, val, reward, (*rows, *([hidden] if hidden else [])))
+    notes = (*rows, *([hidden] if hidden else []), *changed)
+    return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, found, notes)
 
 
 def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, progress: Progress) -> PromptSet:
@@ -103,15 +141,16 @@ def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, pr
 @contextmanager
 def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[Trainer]:
     """Build models and everything around them; ends the reward process and the loggers on the way out."""
-    config, plan = inputs.config, inputs.plan
+    config, plan, found, checkpoints = inputs.config, inputs.plan, inputs.found, inputs.checkpoints
     trainer_keys = config.trainer
-    checkpoints = Checkpoints(plan.run_folder, trainer_keys.save_limit, trainer_keys.save_model_only)
-    found = checkpoints.find(trainer_keys.load_checkpoint_path, trainer_keys.find_last_checkpoint)
-    resume_step = -1 if found is None else read_state(found)["step"]
+    with progress.phase("checking the checkpoint"):
+        state = None if found is None else checkpoints.load(found)
+    resume_step = -1 if state is None else state["step"]
     if trainer_keys.val_only:
         resume_step = None  # no step is made anew, so what is there stays
     else:
         checkpoints.set_aside_after(found)
+    seed_generators(config.data.seed)
     with progress.phase("building the model"):
         scored = build(model_spec(config, plan))
     media = inputs.media.inputs if inputs.media is not None else _no_media
@@ -122,12 +161,14 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
         json.loads(dump(config, inputs.given)),
         total_steps=plan.total_steps,
         resume_step=resume_step,
+        identity=state["trackers"] if found is not None and state is not None and checkpoints.is_own(found) else {},
     )
     try:
         with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
             trainer = _trainer(inputs, scored, media, worker, tracker, progress, checkpoints)
-            if found is not None:
-                trainer.resume(found)
+            _tell_adapters(trainer)
+            if found is not None and state is not None:
+                trainer.resume(found, state)
             yield trainer
     finally:
         tracker.finish()
@@ -155,12 +196,8 @@ def _trainer(
             limit, buffer = config.data.max_response_length, algorithm.overlong_buffer_length
             punish_overlong(groups, limit, buffer, algorithm.overlong_penalty_factor)
 
-    def copy_model_files(folder: Path) -> None:
-        scored.model.config.save_pretrained(folder)
-        inputs.chat.copy_files(folder)
-
     sampling = train_sampling(config)
-    reference = reference_engine(config, plan, media)
+    reference = reference_engine(config, plan, scored, media)
     rollout = rollout_engine(config, plan, scored, media)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
@@ -188,8 +225,27 @@ def _trainer(
         tracker=tracker,
         progress=progress,
         picture=inputs.media.image if inputs.media is not None else _no_media,
-        copy_model_files=copy_model_files,
+        copy_model_files=partial(_copy_model_files, inputs, scored),
+        stop=StopSignals(),
     )
+
+
+def _copy_model_files(inputs: Inputs, scored: Scored, actor: Path) -> None:
+    """All that a model's folder holds besides weights; adapters also as peft reads them, with their base's name."""
+    scored.model.config.save_pretrained(actor / FILES_FOLDER)
+    inputs.chat.copy_files(actor / FILES_FOLDER)
+    model = inputs.config.worker.actor.model
+    if model.lora.rank:
+        base = local_folder(str(model.model_path))
+        write_adapter(scored, actor / ADAPTER_FOLDER, str(model.model_path if base is None else base.absolute()))
+
+
+def _tell_adapters(trainer: Trainer) -> None:
+    """Which layers of the trained models got adapters, in short for people and in full for the run folder."""
+    for name, engine in trainer.engines().items():
+        if isinstance(engine, TorchTrain) and (found := describe(engine.scored)) is not None:
+            sentence, layers = found
+            trainer.tracker.event("lora", model=name, layers=layers, message=f"{name}: {sentence}")
 
 
 def _no_media(handle: str) -> NoReturn:

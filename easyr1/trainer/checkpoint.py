@@ -3,7 +3,8 @@
 <run folder>/checkpoint_tracker.json
 <run folder>/global_step_<k>/actor/...           weights, optimizer, huggingface/ (configuration, tokenizer)
 <run folder>/global_step_<k>/critic/...          weights and optimizer of the critic, where there is one
-<run folder>/global_step_<k>/trainer_state.json  data position, KL coefficient, groups that wait
+<run folder>/global_step_<k>/trainer_state.json  configuration, data position, KL coefficient, groups that wait, ...
+<run folder>/global_step_<k>/manifest.json       every file with its size and checksum, written last
 """
 
 import json
@@ -11,25 +12,38 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
-from easyr1.errors import ConfigError
+from easyr1.data.model_files import FILES_FOLDER
+from easyr1.errors import CheckpointError, ConfigError
+from easyr1.manifest import (
+    MANIFEST_FILE,
+    check_complete,
+    check_contents,
+    foreign_files,
+    refuse_pickled,
+    sync,
+    write_manifest,
+    write_synced,
+)
 
 log = logging.getLogger(__name__)
 
 TRACKER_FILE = "checkpoint_tracker.json"
 STATE_FILE = "trainer_state.json"
+UNREAD = (FILES_FOLDER,)  # no resume reads it, and an export may change it
 LOAD_KEY = "trainer.load_checkpoint_path"
+FIND_KEY = "trainer.find_last_checkpoint"
+DEBRIS = re.compile(r"global_step_\d+\.(unfinished|deleted)")
 
 
 class Saved(Protocol):
-    """What can be put into a folder and taken out again."""
+    """What can be put into a folder."""
 
     def save(self, folder: Path, model_only: bool = False) -> None: ...
-
-    def load(self, folder: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,41 +64,63 @@ class Checkpoints:
         self.limit = limit
         self.model_only = model_only
         self.record = Record()
+        self._told: set[Path] = set()
 
     def find(self, path: str | None, find_last: bool) -> Path | None:
-        """The checkpoint to resume from: the one at `path`, else with `find_last` the run folder's last one.
+        """The checkpoint to resume from: the one at `path`, else with `find_last` the run folder's last complete one.
 
-        `path` may be global_step_<k>, its actor folder, or a run folder. Also takes up what the tracker says of best
-        and last, so that a resumed run goes on counting them.
+        `path` may be global_step_<k>, its actor folder, a run folder, or best or last (of the run folder, or behind
+        another's path). ConfigError where there is none, CheckpointError that names what an incomplete one lacks.
         """
         if path is not None:
-            return self._named(Path(path).expanduser())
-        if not find_last:
-            return None
-        self.record = _read_record(self.folder) or Record()
-        if self.record.last_global_step is None:
-            return None
-        found = step_folder(self.folder, self.record.last_global_step)
-        if not (found / STATE_FILE).is_file():
+            return self._named(path)
+        return last_complete(self.folder) if find_last else None
+
+    def _named(self, given: str) -> Path:
+        path = Path(given).expanduser()
+        if path.name in ("best", "last") and not path.exists():
+            run = self.folder if len(path.parts) == 1 else path.parent
+            return self._best_of(run) if path.name == "best" else self._last_of(run)
+        folder = path.parent if path.name in ("actor", "critic") else path
+        if not folder.is_dir():
+            raise ConfigError(LOAD_KEY, f"there is no folder {folder.absolute()}{_checkpoints_at(folder.parent)}")
+        if step_of(folder) is None:
+            return self._last_of(folder)
+        check_readable(folder)
+        return folder
+
+    def _last_of(self, run: Path) -> Path:
+        found = last_complete(run)
+        if found is None:
             raise ConfigError(
-                "trainer.find_last_checkpoint",
-                f"{self.folder / TRACKER_FILE} names {found.name}, which is not there; name a checkpoint with "
-                f"{LOAD_KEY}, or set trainer.find_last_checkpoint=false to start anew",
+                LOAD_KEY,
+                f"{run.absolute()} holds no checkpoint; give a folder global_step_<k>, its actor, a run folder, "
+                "best or last",
             )
         return found
 
-    def _named(self, path: Path) -> Path:
-        folder = path.parent if path.name in ("actor", "critic") else path
-        record = _read_record(folder)
-        if record is not None and record.last_global_step is not None:
-            folder = step_folder(folder, record.last_global_step)
-        if step_of(folder) is None or not (folder / STATE_FILE).is_file():
+    def _best_of(self, run: Path) -> Path:
+        step = (_read_record(run) or Record()).best_global_step
+        if step is None:
             raise ConfigError(
-                LOAD_KEY, f"{path} is no checkpoint; give a folder global_step_<k> with {STATE_FILE}, or a run folder"
+                LOAD_KEY, f"{run.absolute()} has no best checkpoint: none was validated{_checkpoints_at(run)}"
             )
-        if folder.parent.absolute() == self.folder.absolute():
-            self.record = _read_record(self.folder) or Record()
-        return folder
+        return self._named(str(step_folder(run, step)))
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """The trainer's state of a checkpoint whose files were all checked; takes up its record of best and last."""
+        check_contents(folder, but=UNREAD)
+        state = read_state(folder)
+        if self.is_own(folder):
+            record = Record(**state["record"])
+            best = record.best_global_step
+            if best is not None and not (step_folder(self.folder, best) / MANIFEST_FILE).is_file():
+                record = Record(last_global_step=record.last_global_step, last_actor_path=record.last_actor_path)
+            self.record = record
+        return state
+
+    def is_own(self, folder: Path) -> bool:
+        return folder.absolute().parent == self.folder.absolute()
 
     def save(
         self,
@@ -94,63 +130,140 @@ class Checkpoints:
         val_score: float | None,
         copy_model_files: Callable[[Path], object],
     ) -> Path:
-        """Write the checkpoint of `step`; `val_score` is the validation score of this very step, if there is one."""
+        """Write the checkpoint of `step`; `val_score` is the validation score of this very step, if there is one.
+
+        CheckpointError if it cannot be written; the checkpoints before it are as they were.
+        """
         target = step_folder(self.folder, step)
         unfinished = target.with_name(f"{target.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        for name, engine in engines.items():
-            engine.save(unfinished / name, self.model_only)
-        copy_model_files(unfinished / "actor" / "huggingface")
-        (unfinished / STATE_FILE).write_text(json.dumps({"step": step, **state}, indent=2))
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-        self._note(step, target, val_score)
+        record = self._with(step, val_score)
+        try:
+            for path in _debris(self.folder):
+                shutil.rmtree(path)
+            unfinished.mkdir(parents=True)
+            for name, engine in engines.items():
+                engine.save(unfinished / name, self.model_only)
+            copy_model_files(unfinished / "actor")
+            whole = {"step": step, **state, "record": asdict(record)}
+            (unfinished / STATE_FILE).write_text(json.dumps(whole, indent=2), encoding="utf-8")
+            write_manifest(unfinished)
+            self._put_in_place(unfinished, target)
+            self._write(record)
+        except (OSError, CheckpointError) as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be saved ({error}); {self._left()}. Free some space, or "
+                "lower trainer.save_limit, and start again"
+            ) from error
         self._prune()
         return target
 
-    def _note(self, step: int, target: Path, val_score: float | None) -> None:
+    def note_score(self, step: int, val_score: float) -> None:
+        """The validation of a step whose checkpoint is there already."""
+        self._write(self._with(step, val_score))
+
+    def _with(self, step: int, val_score: float | None) -> Record:
         best_step, best_score = self.record.best_global_step, self.record.best_val_reward_score
         if val_score is not None and (best_score is None or val_score > best_score):
             best_step, best_score = step, val_score
-        self.record = Record(best_step, best_score, step, str(target / "actor"))
-        unfinished = self.folder / f"{TRACKER_FILE}.unfinished"
-        unfinished.write_text(json.dumps(asdict(self.record), indent=2))
-        unfinished.replace(self.folder / TRACKER_FILE)
+        return Record(best_step, best_score, step, str(step_folder(self.folder, step) / "actor"))
+
+    def _put_in_place(self, unfinished: Path, target: Path) -> None:
+        if target.exists():
+            _set_aside(target)
+        unfinished.rename(target)
+        sync(self.folder)
+
+    def _write(self, record: Record) -> None:
+        write_synced(self.folder / TRACKER_FILE, asdict(record))
+        self.record = record
+
+    def _left(self) -> str:
+        """What there is to go on from."""
+        last = self.record.last_global_step
+        return "there is no earlier one" if last is None else f"{step_folder(self.folder, last)} is intact"
 
     def _prune(self) -> None:
-        """Delete the oldest checkpoints beyond the limit; best and last stay and count."""
+        """Delete the oldest checkpoints beyond the limit; best and last stay and count. What others wrote stays."""
         if self.limit < 0:
             return
-        steps = self._steps()
         kept = {self.record.best_global_step, self.record.last_global_step}
+        steps = [
+            step for step in steps_in(self.folder) if step in kept or self._is_ours(step_folder(self.folder, step))
+        ]
         surplus = len(steps) - max(self.limit, 1)
         for step in [step for step in steps if step not in kept][: max(surplus, 0)]:
-            shutil.rmtree(step_folder(self.folder, step))
+            folder = step_folder(self.folder, step)
+            doomed = folder.with_name(f"{folder.name}.deleted")
+            folder.rename(doomed)  # so that what a crash leaves of it is not taken for a checkpoint
+            shutil.rmtree(doomed)
+
+    def _is_ours(self, folder: Path) -> bool:
+        """Whether all of it was written by a run; if not, that is said once."""
+        try:
+            foreign = foreign_files(folder)
+        except CheckpointError as error:
+            foreign, why = [MANIFEST_FILE], str(error)
+        else:
+            why = f"{folder} holds files that no run wrote ({', '.join(foreign[:3])})"
+        if foreign and folder not in self._told:
+            log.warning("%s; it is not deleted and not counted by trainer.save_limit", why)
+            self._told.add(folder)
+        return not foreign
 
     def set_aside_after(self, start: Path | None) -> None:
         """Before training: rename this folder's checkpoints of steps after `start` to global_step_<k>.superseded.
 
         `start` is what `find` gave; from None, or a checkpoint of another folder, all steps are made anew.
         """
-        first = 0
-        if start is not None and start.parent.absolute() == self.folder.absolute():
-            first = step_of(start) or 0
-        for step in self._steps():
+        first = step_of(start) or 0 if start is not None and self.is_own(start) else 0
+        for step in steps_in(self.folder):
             if step > first:
                 _set_aside(step_folder(self.folder, step))
-        if (self.record.best_global_step or 0) > first:
-            self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
 
-    def _steps(self) -> list[int]:
-        """Steps of the checkpoints in the folder, in order."""
-        paths = self.folder.iterdir() if self.folder.is_dir() else ()
-        return sorted(step for path in paths if (step := step_of(path)) is not None)
+
+def last_complete(run_folder: Path) -> Path | None:
+    """The last complete checkpoint; incomplete ones are passed over with a warning. None where no run ever saved.
+
+    ConfigError where there were checkpoints and none is complete: a new start would hide that.
+    """
+    steps = steps_in(run_folder)
+    for step in reversed(steps):
+        fault = _fault(step_folder(run_folder, step))
+        if fault is None:
+            return step_folder(run_folder, step)
+        log.warning("%s; it is passed over", fault)
+    debris = [path.name for path in _debris(run_folder)]
+    if debris:
+        log.warning("%s: %s was never finished; it is passed over", run_folder, ", ".join(debris))
+    if steps or (run_folder / TRACKER_FILE).exists():
+        raise ConfigError(
+            FIND_KEY,
+            f"{run_folder} holds no complete checkpoint any more; name one with {LOAD_KEY}, or set {FIND_KEY}=false "
+            "to start anew",
+        )
+    return None
+
+
+def check_readable(folder: Path) -> None:
+    """CheckpointError unless the folder holds a complete checkpoint of ours; reads no content."""
+    refuse_pickled(folder)
+    check_complete(folder, UNREAD)
+
+
+def _fault(folder: Path) -> CheckpointError | None:
+    try:
+        check_readable(folder)
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def _set_aside(folder: Path) -> None:
-    target = folder.with_name(f"{folder.name}.superseded")
-    shutil.rmtree(target, ignore_errors=True)
+    names = (
+        folder.with_name(f"{folder.name}.superseded{suffix}") for suffix in chain([""], map("-{}".format, count(2)))
+    )
+    target = next(name for name in names if not name.exists())
     folder.rename(target)
     log.warning("%s was set aside as %s: this run makes that step anew", folder, target.name)
 
@@ -169,14 +282,59 @@ def step_of(folder: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def steps_in(run_folder: Path) -> list[int]:
+    """Steps of the checkpoints in a run folder, in order."""
+    paths = run_folder.iterdir() if run_folder.is_dir() else ()
+    return sorted(step for path in paths if (step := step_of(path)) is not None)
+
+
 def read_state(folder: Path) -> dict[str, Any]:
     """The trainer's state in a checkpoint folder."""
-    return json.loads((folder / STATE_FILE).read_text())
+    try:
+        return json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{folder / STATE_FILE} is damaged ({error})") from error
+
+
+def what_came_back(state: Mapping[str, Any], optimizers: bool) -> str:
+    """For people: what a run has again, and what it has not."""
+    epoch, row = state["loader"]["epoch"], state["loader"]["index"]
+    waiting, record = len(state["waiting_groups"]), Record(**state["record"])
+    best = f"best score {record.best_val_reward_score} of step {record.best_global_step}"
+    names = ", ".join(f"{name} {'/'.join(ids.values())}" for name, ids in state["trackers"].items() if ids)
+    parts = [
+        "weights",
+        *(["optimizer"] if optimizers else []),
+        "learning-rate schedule",
+        "KL coefficient",
+        "random states",
+        f"data position (epoch {epoch}, row {row})",
+        *([f"{waiting} group{'s that wait' if waiting > 1 else ' that waits'}"] if waiting else []),
+        *([best] if record.best_global_step is not None else []),
+        *([f"tracker runs ({names})"] if names else []),
+    ]
+    lost = "" if optimizers else "; not the optimizer, which starts anew (saved with trainer.save_model_only)"
+    return ", ".join(parts) + lost
+
+
+def _debris(run_folder: Path) -> list[Path]:
+    """What a crash left of checkpoints that were being written or deleted."""
+    paths = run_folder.iterdir() if run_folder.is_dir() else ()
+    return sorted(path for path in paths if DEBRIS.fullmatch(path.name))
+
+
+def _checkpoints_at(run_folder: Path) -> str:
+    """The steps that are there, for an error."""
+    steps = ", ".join(map(str, steps_in(run_folder)))
+    return f"; {run_folder.absolute()} has checkpoints of steps {steps}" if steps else ""
 
 
 def _read_record(folder: Path) -> Record | None:
     file = folder / TRACKER_FILE
     if not file.is_file():
         return None
-    known = set(Record.__dataclass_fields__)
-    return Record(**{name: value for name, value in json.loads(file.read_text()).items() if name in known})
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return Record(**{name: values.get(name) for name in Record.__dataclass_fields__})
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}); name a folder global_step_<k> with {LOAD_KEY}") from error

@@ -6,7 +6,7 @@ from easyr1.algorithms.needs import KL_NAMES, LOSS_NAMES, NEEDS
 from easyr1.config.plan import Facts
 from easyr1.tracking.loggers import LOGGERS
 
-OPTIMIZERS = ("adamw",)
+OPTIMIZERS = ("adamw", "adamw_bf16")
 
 
 def code_facts(dry_run: bool = False) -> Facts:

@@ -4,16 +4,18 @@ Knows engines by their contracts alone; not how answers are sampled, models trai
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from easyr1.algorithms.kl import KLCoefficient
 from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.batch import Group, Prompt, Sums, all_samples
+from easyr1.config.load import to_mapping
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
 from easyr1.data.loader import Loader
@@ -23,11 +25,13 @@ from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress, Tick
 from easyr1.tracking.report import write_report
 from easyr1.trainer.carried import from_records, to_records
-from easyr1.trainer.checkpoint import Checkpoints, read_state
+from easyr1.trainer.checkpoint import Checkpoints, what_came_back
 from easyr1.trainer.collect import Collector, DynamicSampler
 from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
+from easyr1.trainer.random_state import random_state, restore_random_state
+from easyr1.trainer.stop import Stopped, StopSignals
 from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
 
 Measure = Callable[[Sequence[Group], Tick], list[list[np.ndarray]]]  # a number for every token of every sample
@@ -56,33 +60,58 @@ class Trainer:
     progress: Progress
     picture: Callable[[str], Picture]  # handle -> what the model sees
     copy_model_files: Callable[[Path], object]  # configuration, tokenizer and processor into a folder
+    stop: StopSignals
     step: int = 0
     showed_pictures: bool = False
+    validated: bool = False  # whether the last step, or a start at step 0, has its validation
+    saved_step: int = 0  # the last step that a checkpoint holds; 0: none needs one
+    whole: dict[str, Any] = field(default_factory=dict)  # what else a checkpoint of the last whole step holds
 
     def fit(self) -> dict[str, float]:
-        """Train to the last step. Returns the metrics of the last validation."""
-        last: dict[str, float] = {}
-        if self.step >= self.total_steps and not self.config.trainer.val_only:
-            self.tracker.event("finished", message=f"all {self.total_steps} steps are done; nothing is left to do")
-            return last
-        if self.config.trainer.val_before_train or self.config.trainer.val_only:
-            clock = Clock()
-            last = self.validate(clock)
-            self.tracker.log(last | {"timing_s/validation": clock.seconds["validation"]}, self.step)
-        while self.step < self.total_steps and not self.config.trainer.val_only:
-            self.step += 1
-            clock = Clock()
-            groups, gathered = self.gather(clock)
-            self.score(groups, clock)
-            metrics = self.credit(groups, clock) | gathered
-            metrics |= self.update(groups, clock)
-            validated = self.validate(clock) if self.is_due(self.config.trainer.val_freq) else {}
-            self.tracker.log(metrics | validated | clock.metrics(*count_tokens(groups)), self.step)
-            if self.is_due(self.config.trainer.save_freq):
-                self.save(validated.get("val/reward_score"), clock)
-            last = validated or last
+        """Train to the last step. Returns the metrics of the last validation.
+
+        Raises Stopped on SIGTERM and Ctrl-C, once the last whole step is saved.
+        """
+        self.whole = self.state()
+        try:
+            with self.stop:
+                last = self.validate_first()
+                while self.step < self.total_steps and not self.config.trainer.val_only:
+                    last = self.take_step() or last
+                    self.stop.check()
+        except Stopped:
+            self.leave()
+            raise
         write_report(self.checkpoints.folder)
         return last
+
+    def validate_first(self) -> dict[str, float]:
+        """The validation before the first step, or the one still owed for the step that the run goes on from."""
+        trainer = self.config.trainer
+        owed = self.is_due(trainer.val_freq) if self.step else trainer.val_before_train
+        if not trainer.val_only and (self.validated or not owed):
+            return {}
+        found = self.validate()
+        if self.step and self.step == self.saved_step and not trainer.val_only:
+            self.checkpoints.note_score(self.step, found["val/reward_score"])
+        return found
+
+    def take_step(self) -> dict[str, float]:
+        """One rollout and its updates. Returns the metrics of its validation, if it was due."""
+        clock = Clock()
+        with self.stop.at_once():  # what changes in here is put back by `whole`
+            groups, metrics = self.gather(clock)
+            self.score(groups, clock)
+        self.step += 1
+        metrics = self.credit(groups, clock) | metrics
+        metrics |= self.update(groups, clock)
+        self.tracker.log(metrics | clock.metrics(*count_tokens(groups)), self.step)
+        self.validated, self.whole = False, self.state()
+        validation_is_due = self.is_due(self.config.trainer.val_freq) and self.stop.asked is None
+        found = self.validate() if validation_is_due else {}
+        if self.is_due(self.config.trainer.save_freq):
+            self.save(found.get("val/reward_score"))
+        return found
 
     def gather(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
         """The groups of this step, and with dynamic sampling what it took to get them."""
@@ -156,44 +185,70 @@ class Trainer:
                 self.kl.update(metrics["actor/kl_loss"], len(all_samples(groups)))
         return mismatch_metrics(metrics)
 
-    def validate(self, clock: Clock) -> dict[str, float]:
-        """Answer the validation rows; log some answers and renew the report."""
+    def validate(self) -> dict[str, float]:
+        """Answer the validation rows; log the scores and some answers, and renew the report."""
         data, trainer = self.config.data, self.config.trainer
-        with clock.phase("validation"):
+        clock = Clock()
+        with clock.phase("validation"), self.stop.at_once():
             groups = validate(self.val_prompts, self.val_collector, self.val_sampling, data.val_batch_size, Clock())
         picture = None if self.showed_pictures else self.picture
         self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
         self.showed_pictures = True  # the rows are the same every time, so once is enough
+        found = validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
+        self.tracker.log(found | {"timing_s/validation": clock.seconds["validation"]}, self.step)
+        self.validated = True
         write_report(self.checkpoints.folder)
-        return validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
+        return found
 
-    def save(self, val_score: float | None, clock: Clock) -> None:
-        """Write a checkpoint of this step."""
-        waiting = to_records(self.dynamic.waiting) if self.dynamic else []
-        state = {"loader": self.loader.state(), "kl": self.kl.state(), "waiting_groups": waiting}
-        with clock.phase("save_checkpoint"):
+    def state(self) -> dict[str, Any]:
+        """Where the run is between two steps, but for weights and optimizers."""
+        return {
+            "loader": self.loader.state(),
+            "kl": self.kl.state(),
+            "waiting_groups": list(self.dynamic.waiting) if self.dynamic else [],
+            "random": random_state(),
+        }
+
+    def save(self, val_score: float | None) -> None:
+        """Write a checkpoint of the last whole step."""
+        state = self.whole | {
+            "waiting_groups": to_records(self.whole["waiting_groups"]),
+            "validated": self.validated,
+            "trackers": self.tracker.identity(),
+            "config": to_mapping(self.config),
+        }
+        clock = Clock()
+        with clock.phase("save_checkpoint"), self.progress.phase("saving a checkpoint"):
             folder = self.checkpoints.save(self.step, self.engines(), state, val_score, self.copy_model_files)
+        self.saved_step = self.step
         self.tracker.log({"timing_s/save_checkpoint": clock.seconds["save_checkpoint"]}, self.step)
         self.tracker.event("checkpoint", step=self.step, folder=str(folder))
 
-    def resume(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
-        state = read_state(folder)
-        for name, engine in self.engines().items():
-            engine.load(folder / name)
+    def leave(self) -> None:
+        """Save the last whole step if no checkpoint holds it, and say what there is to go on from."""
+        if self.config.trainer.val_only or self.step == 0:
+            message = "no step was taken, so nothing was saved"
+        else:
+            if self.step != self.saved_step:
+                self.save(None)
+            message = f"step {self.step} of {self.total_steps} is saved; the same command goes on from there"
+        self.tracker.event("stopped", step=self.step, message=message)
+        write_report(self.checkpoints.folder)
+
+    def resume(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; `state` is what `Checkpoints.load` gave for it."""
+        whole = [engine.load(folder / name) for name, engine in self.engines().items()]
         self.collector.rollout.load((), self.actor.engine.version)
         self.loader.restore(state["loader"])
         self.kl.load(state["kl"])
         if self.dynamic is not None:
             self.dynamic.waiting = from_records(state["waiting_groups"], self.loader.at)
-        self.step = state["step"]
-        at = f"epoch {state['loader']['epoch']}, row {state['loader']['index']}"
-        self.tracker.event(
-            "resume",
-            step=self.step,
-            message=f"from {folder}: weights, optimizer, KL coefficient and data position ({at}); "
-            f"step {self.step} of {self.total_steps} is done",
-        )
+        restore_random_state(state["random"])
+        self.step, self.validated = state["step"], state["validated"]
+        self.saved_step = self.step if self.checkpoints.is_own(folder) else 0
+        came_back = what_came_back(state, optimizers=all(whole))
+        message = f"from {folder}: {came_back}; step {self.step} of {self.total_steps} is done"
+        self.tracker.event("resume", step=self.step, message=message)
 
     def engines(self) -> dict[str, TrainEngine]:
         """What is trained, under the name of its folder in a checkpoint."""

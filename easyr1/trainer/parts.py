@@ -5,8 +5,8 @@ from dataclasses import replace
 from easyr1.algorithms.losses import Clip
 from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.config.plan import Plan
-from easyr1.config.resolve import full_dtype
-from easyr1.config.schema import ActorConfig, Config, CriticConfig, OptimConfig
+from easyr1.config.resolve import computed_in, full_dtype
+from easyr1.config.schema import ActorConfig, Config, CriticConfig, LoraConfig, OptimConfig
 from easyr1.engines.objective import PolicyObjective, ValueObjective
 from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, MediaInputs
@@ -14,7 +14,8 @@ from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.train import TorchTrain
 from easyr1.models.build import ModelSpec, build, build_critic, load_model_config, stop_ids
-from easyr1.models.scored import Scored
+from easyr1.models.lora import LoraSpec
+from easyr1.models.scored import Scored, Unadapted
 from easyr1.trainer.collect import Filter
 from easyr1.trainer.learner import Learner
 
@@ -32,7 +33,16 @@ def model_spec(config: Config, plan: Plan) -> ModelSpec:
         packed=config.worker.actor.padding_free,
         freeze_vision_tower=model.freeze_vision_tower,
         gradient_checkpointing=model.enable_gradient_checkpointing,
+        lora=lora_spec(model.lora, "actor"),
     )
+
+
+def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
+    """The adapters of the actor or the critic; None where all weights are trained."""
+    if lora.rank == 0:
+        return None
+    key = f"worker.{name}.model.lora"
+    return LoraSpec(lora.rank, lora.alpha, lora.target_modules, lora.exclude_modules, lora.dropout, key)
 
 
 def actor_learner(
@@ -81,12 +91,13 @@ def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | 
         model_spec(config, plan),
         path=str(critic.model.model_path or config.worker.actor.model.model_path),
         param_dtype=full_dtype(critic.fsdp.torch_dtype) or "float32",
-        compute_dtype=full_dtype(critic.fsdp.mp_param_dtype) or plan.compute_dtype or plan.param_dtype,
+        compute_dtype=computed_in(critic.fsdp, plan.device) or plan.param_dtype,
         packed=critic.padding_free,
         trust_remote_code=critic.model.trust_remote_code,
         override=critic.model.override_config,
         freeze_vision_tower=critic.model.freeze_vision_tower,
         gradient_checkpointing=critic.model.enable_gradient_checkpointing,
+        lora=lora_spec(critic.model.lora, "critic"),
     )
     optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
     score_budget, update_budget = budgets(config, critic, "critic")
@@ -95,12 +106,16 @@ def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | 
     return Learner("critic", engine, optim, critic.global_batch_size, critic.ppo_epochs)
 
 
-def reference_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain | None:
-    """The model that training starts from, frozen; None where no KL is measured."""
+def reference_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchTrain | None:
+    """The model that training starts from, frozen: a copy, or the policy without its adapters; None without KL."""
     if not plan.needs_reference:
         return None
-    dtype = plan.reference_dtype or plan.param_dtype
-    frozen = build(replace(model_spec(config, plan), param_dtype=dtype, compute_dtype=dtype), trainable=False)
+    spec = model_spec(config, plan)
+    if spec.lora is not None:
+        frozen = Unadapted(scored)
+    else:
+        dtype = plan.reference_dtype or plan.param_dtype
+        frozen = build(replace(spec, param_dtype=dtype, compute_dtype=dtype), trainable=False)
     score_budget, _ = budgets(config, config.worker.actor, "actor")
     return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget)
 
@@ -148,6 +163,7 @@ def optim_spec(optim: OptimConfig, max_grad_norm: float, plan: Plan) -> OptimSpe
     steps = plan.total_steps or 0
     warmup = optim.lr_warmup_steps if optim.lr_warmup_steps is not None else int(optim.lr_warmup_ratio * steps)
     return OptimSpec(
+        strategy=optim.strategy,
         lr=optim.lr,
         betas=optim.betas,
         weight_decay=optim.weight_decay,

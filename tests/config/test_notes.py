@@ -39,7 +39,14 @@ def notes_of(*argv, facts=CPU):
             "worker.actor.optim.lr_warmup_ratio",
         ),
         (["worker.actor.optim.min_lr_ratio=0.1"], "worker.actor.optim.min_lr_ratio"),
+        (["worker.actor.optim.strategy=adamw_bf16"], "worker.actor.optim.strategy"),
+        (["worker.critic.optim.strategy=adamw_bf16"], "worker.critic.optim.strategy"),
+        (
+            ["worker.actor.fsdp.torch_dtype=bf16", "worker.actor.optim.weight_decay=0.1"],
+            "worker.actor.optim.weight_decay",
+        ),
         (["worker.actor.model.lora.alpha=16"], "worker.actor.model.lora.alpha"),
+        (["worker.actor.model.lora.rank=4", "worker.ref.fsdp.torch_dtype=fp32"], "worker.ref.fsdp.torch_dtype"),
         (["trainer.total_epochs=3", "trainer.max_steps=7"], "trainer.total_epochs"),
         (
             ["trainer.find_last_checkpoint=false", "trainer.load_checkpoint_path={tmp_path}/global_step_3"],
@@ -69,6 +76,9 @@ def test_keys_with_effect_are_not_reported():
     argv += ["trainer.total_epochs=3", "worker.actor.loss_type=cispo", "worker.actor.clip_ratio_high=4"]
     argv += ["trainer.find_last_checkpoint=false", "data.filter_overlong_prompts_workers=2"]
     argv += ["worker.actor.optim.lr_warmup_ratio=0.1", "data.seed=3", "worker.actor.fsdp.torch_dtype=bf16"]
+    argv += ["worker.actor.optim.strategy=adamw_bf16", "worker.critic.optim.strategy=adamw"]
+    argv += ["worker.actor.optim.lr_scheduler_type=linear", "worker.actor.optim.min_lr_ratio=0.1"]
+    argv += ["worker.actor.optim.lr=0.1", "worker.actor.optim.weight_decay=0.1"]
     assert not [note for note in notes_of(*argv) if "no effect" in note]
 
 
@@ -86,6 +96,28 @@ def test_critic_keys_are_idle_where_the_estimator_has_none():
     assert "trainer.critic_warmup has no effect: grpo has no critic" in notes
 
 
+def test_coarse_weights_are_told_with_their_cure():
+    class Needs:
+        min_n, values, greedy_baseline, parts = 1, True, False, False
+
+    bf16 = ["worker.actor.fsdp.torch_dtype=bf16", "worker.critic.fsdp.torch_dtype=bf16"]
+    kept = [f"worker.{model}.optim.strategy=adamw_bf16" for model in ("actor", "critic")]
+    facts = Facts(device="cpu", estimators={"grpo": Needs()})
+    batch = "worker.critic.global_batch_size=128"
+    for argv, models in ((bf16, ["actor", "critic"]), (bf16 + kept[:1], ["critic"]), (bf16 + kept, []), ([], [])):
+        told = [note for note in notes_of(batch, *argv, facts=facts) if "loses updates below about 0.4 %" in note]
+        assert len(told) == len(models)
+        for note, model in zip(told, models, strict=True):
+            assert f"worker.{model}.optim.strategy=adamw_bf16" in note
+
+
+def test_a_rate_too_small_for_large_bfloat16_weights_is_told():
+    bf16 = ["worker.actor.fsdp.torch_dtype=bf16", "worker.actor.optim.strategy=adamw_bf16"]
+    assert [note for note in notes_of(*bf16, "worker.actor.optim.lr=1e-6") if "move weights above about 0.13" in note]
+    for argv in ([*bf16, "worker.actor.optim.lr=1e-5"], ["worker.actor.optim.lr=1e-6"]):
+        assert not [note for note in notes_of(*argv) if "move weights above" in note]
+
+
 def test_rules_name_keys_that_exist():
     for covered in (key for rule in RULES for key in rule.keys):
         assert any(known == covered or known.startswith(f"{covered}.") for known in known_keys()), covered
@@ -98,6 +130,7 @@ def test_rules_name_keys_that_exist():
         ("algorithm.kl_penalty=kl", "no gradient on average"),
         ("algorithm.kl_coef=0", "only measures"),
         ("worker.actor.fsdp.mp_param_dtype=fp16", "loss scaling"),
+        ("worker.actor.fsdp.torch_dtype=bf16", "worker.actor.optim.strategy=adamw_bf16 keeps them"),
         ("trainer.save_model_only=true", "optimizer anew"),
         ("worker.actor.model.model_path=me/global_step_5", "trainer.load_checkpoint_path"),
     ],

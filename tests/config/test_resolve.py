@@ -24,7 +24,7 @@ NAMES = {
     "losses": ("default",),
     "kl_penalties": ("kl", "abs", "mse", "low_var_kl"),
     "loggers": ("console", "file"),
-    "optimizers": ("adamw",),
+    "optimizers": ("adamw", "adamw_bf16"),
 }
 CPU = Facts(device="cpu", num_devices=0, **NAMES)
 DRY = dataclasses.replace(CPU, dry_run=True)
@@ -179,8 +179,36 @@ def with_facts(base=CPU, **changes):
             "algorithm.use_kl_loss",
             ["by_parts looks at the parts", "algorithm.disable_kl=true"],
         ),
-        (["trainer.logger=[file,wandb]"], CPU, "trainer.logger", ["'wandb' is not available", "console, file"]),
-        (["worker.actor.optim.strategy=adamw_bf16"], CPU, "worker.actor.optim.strategy", ["available: adamw"]),
+        (["trainer.logger=[file,mlflow]"], CPU, "trainer.logger", ["'mlflow' is not available", "console, file"]),
+        (
+            ["worker.actor.fsdp.torch_dtype=bf16", "worker.actor.fsdp.mp_param_dtype=fp32"],
+            CPU,
+            "worker.actor.fsdp.mp_param_dtype",
+            ["weights kept in bf16", "worker.actor.fsdp.torch_dtype=fp32"],
+        ),
+        (
+            [
+                "algorithm.adv_estimator=with_values",
+                "worker.critic.global_batch_size=128",
+                "worker.critic.fsdp.torch_dtype=bf16",
+                "worker.critic.fsdp.mp_param_dtype=float32",
+            ],
+            CPU,
+            "worker.critic.fsdp.mp_param_dtype",
+            ["weights kept in bf16", "worker.critic.fsdp.torch_dtype=fp32"],
+        ),
+        (
+            ["worker.actor.model.lora.rank=4", "worker.actor.model.lora.exclude_modules=.*(visual"],
+            CPU,
+            "worker.actor.model.lora.exclude_modules",
+            ["'.*(visual' is no regular expression", "unterminated"],
+        ),
+        (
+            ["worker.critic.model.lora.rank=4", "worker.critic.model.lora.exclude_modules=visual)"],
+            CPU,
+            "worker.critic.model.lora.exclude_modules",
+            ["'visual)' is no regular expression"],
+        ),
     ],
 )
 def test_contradictions_stop_at_once_with_numbers_and_cure(argv, facts, key, numbers):
@@ -193,7 +221,6 @@ def test_contradictions_stop_at_once_with_numbers_and_cure(argv, facts, key, num
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("worker.actor.model.lora.rank=16", "LoRA is not available in this version"),
         ("worker.rollout.name=vllm", "vLLM sampler is not available"),
         ("worker.hybrid_engine=false", "separate devices is not available"),
         ("trainer.nnodes=2", "more than one rank is not available"),

@@ -22,6 +22,8 @@ OURS = {
     "worker.rollout.correction_cap": 2.0,
     "worker.actor.entropy_coef": 0.0,
     "worker.actor.old_log_probs": "auto",
+    "worker.actor.model.lora.dropout": 0.0,
+    "worker.critic.model.lora.dropout": 0.0,
     "algorithm.overlong_buffer_length": 0,
     "algorithm.overlong_penalty_factor": 1.0,
     "algorithm.mask_truncated": False,

@@ -14,7 +14,7 @@ from easyr1.engines.objective import PolicyObjective
 from easyr1.engines.optimizer import OptimSpec, learning_rate
 from easyr1.engines.pack import Budget
 from easyr1.engines.train import TorchTrain
-from easyr1.errors import DataError
+from easyr1.errors import CheckpointError
 from easyr1.models.scored import Scored
 
 LR = 1e-2
@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_model_is_told(tmp_path):
     scene = scenes.Scene("qwen2")
     trainer(scenes.packed(tiny.build("qwen2")), scene).save(tmp_path)
     other = trainer(scenes.packed(tiny.build("qwen2", num_hidden_layers=3)), scene)
-    with pytest.raises(DataError, match=r"another model.*missing"):
+    with pytest.raises(CheckpointError, match=r"another model.*missing"):
         other.load(tmp_path)
 
 

@@ -6,9 +6,8 @@ import math
 
 import pytest
 import runs
-import torch
 
-from easyr1.errors import ConfigError, DataError
+from easyr1.errors import ConfigError
 
 ORIGINAL_NAMES = """
 actor/pg_loss actor/ppo_kl actor/entropy_loss actor/pg_clipfrac_higher actor/pg_clipfrac_lower actor/grad_norm actor/lr
@@ -93,67 +92,6 @@ def test_kl_in_the_reward_is_taken_off_and_its_coefficient_adapts(tmp_path):
     assert first["actor/kl_coef"] == 0.5 and second["actor/kl_coef"] == pytest.approx(0.5 * (1 - 0.2 * 12 / 100))
 
 
-def test_a_resumed_run_is_the_straight_run(tmp_path):
-    """B14: row order, learning rate, samples, metrics and final weights, over the end of an epoch."""
-    common = {"trainer__save_freq": 3, "trainer__val_before_train": "false", "trainer__val_freq": -1, "rows": 10}
-    weights, drawn = [], []
-
-    def watch(trainer):
-        take = trainer.loader.next
-        trainer.loader.next = lambda count=None: drawn[-1].append(take(count)) or drawn[-1][-1]
-
-    for name, stops in (("straight", [6]), ("broken", [3, 6])):
-        drawn.append([])
-        for stop in stops:
-            path = tmp_path / name
-            trainer, _ = runs.run(
-                runs.arguments(tmp_path, **common, trainer__max_steps=stop, trainer__save_checkpoint_path=path), watch
-            )
-        weights.append(trainer.actor.engine.scored.model.state_dict())
-    assert [[prompt.row for prompt in batch] for batch in drawn[0]] == [[p.row for p in batch] for batch in drawn[1]]
-    for name, tensor in weights[0].items():
-        assert torch.equal(tensor, weights[1][name]), name
-    left, right = (runs.steps(tmp_path / name) for name in ("straight", "broken"))
-    assert sorted(left) == sorted(right) == [1, 2, 3, 4, 5, 6]
-    for step, metrics in left.items():
-        for name, value in metrics.items():
-            if not name.startswith(("timing", "perf", "time")):
-                assert right[step][name] == value, (step, name)
-
-
-def test_a_finished_run_does_nothing_and_a_longer_one_goes_on(tmp_path):
-    arguments = runs.arguments(tmp_path, trainer__val_before_train="false")
-    runs.run(arguments)
-    before = runs.rows(tmp_path / "run")
-    trainer, result = runs.run(arguments)
-    assert result == {} and trainer.step == 2 and runs.rows(tmp_path / "run") == before
-    trainer, _ = runs.run([*arguments, "trainer.max_steps=3"])
-    assert trainer.step == 3 and sorted(runs.steps(tmp_path / "run")) == [1, 2, 3]
-
-
-def test_a_run_without_resume_starts_at_zero_and_an_explicit_checkpoint_is_taken_at_any_level(tmp_path):
-    arguments = runs.arguments(tmp_path, trainer__val_before_train="false")
-    runs.run(arguments)
-    trainer, _ = runs.run([*arguments, "trainer.find_last_checkpoint=false", "trainer.max_steps=1"])
-    assert trainer.step == 1
-    starts: list[int] = []
-    for level in ("global_step_1", "global_step_1/actor", ""):  # the last checkpoint of the run folder is step 1's
-        other = [*arguments, f"trainer.save_checkpoint_path={tmp_path / 'other'}", "trainer.max_steps=2"]
-        loaded = f"trainer.load_checkpoint_path={tmp_path / 'run' / level}"
-        trainer, _ = runs.run([*other, loaded], lambda trainer: starts.append(trainer.step))
-    assert starts == [1, 1, 1]
-    with pytest.raises(ConfigError, match="no checkpoint"):
-        runs.run([*arguments, f"trainer.load_checkpoint_path={tmp_path}"])
-
-
-def test_weights_without_optimizer_resume_and_say_so(tmp_path, caplog):
-    arguments = runs.arguments(tmp_path, trainer__val_before_train="false", trainer__save_model_only="true")
-    runs.run(arguments)
-    assert not list((tmp_path / "run").rglob("optim*"))
-    trainer, _ = runs.run([*arguments, "trainer.max_steps=3"])
-    assert trainer.step == 3 and "optimizer starts anew" in caplog.text
-
-
 def test_val_only_validates_once_and_trains_nothing(tmp_path):
     trainer, result = runs.run(runs.arguments(tmp_path, trainer__val_only="true", trainer__val_before_train="false"))
     assert trainer.step == 0 and "val/reward_score" in result and sorted(runs.steps(tmp_path / "run")) == [0]
@@ -169,20 +107,6 @@ def test_validation_logs_the_same_rows_every_time_and_repeats_its_draws(tmp_path
         by_step.setdefault(row["step"], []).append((row["row"], row["response"]))
     assert {len(found) for step, found in by_step.items() if step != 2} == {3}
     assert len({tuple(found[:3]) for found in by_step.values()}) == 1  # lr 0: same rows, same answers
-
-
-def test_the_best_checkpoint_stays_when_old_ones_go(tmp_path):
-    scores = iter([0.1, 0.9, 0.3, 0.2])
-
-    def score_by_script(trainer):
-        validate = trainer.validate
-        trainer.validate = lambda clock: validate(clock) | {"val/reward_score": next(scores)}
-
-    settings = {"trainer__save_freq": 1, "trainer__val_freq": 1, "trainer__save_limit": 2, "trainer__max_steps": 4}
-    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false", **settings), score_by_script)
-    assert {path.name for path in (tmp_path / "run").glob("global_step_*")} == {"global_step_2", "global_step_4"}
-    record = json.loads((tmp_path / "run" / "checkpoint_tracker.json").read_text())
-    assert record["best_global_step"] == 2 and record["best_val_reward_score"] == 0.9
 
 
 def test_an_update_with_a_broken_gradient_is_told(tmp_path):
@@ -264,16 +188,6 @@ def test_the_whole_kl_in_loss_and_reward(tmp_path, in_loss):
     assert second[name] > max(0.0, first[name]) and first[name] < second[name]
 
 
-def test_the_coefficient_of_a_kl_in_the_loss_adapts_and_is_resumed(tmp_path):
-    settings = {"algorithm__kl_type": "adaptive", "algorithm__kl_horizon": 100, "algorithm__kl_target": 10.0}
-    common = runs.arguments(tmp_path, **settings, trainer__val_before_train="false")
-    runs.run([*common, "trainer.max_steps=2"])
-    runs.run([*common, "trainer.max_steps=3"])
-    found = [runs.steps(tmp_path / "run")[step]["actor/kl_coef"] for step in (1, 2, 3)]
-    factor = 1 - 0.2 * 12 / 100  # far below the target
-    assert found == pytest.approx([0.01, 0.01 * factor, 0.01 * factor**2])
-
-
 def test_a_finished_run_can_be_evaluated_with_fewer_rows_than_a_batch(tmp_path):
     runs.run(runs.arguments(tmp_path, trainer__val_before_train="false"))
     few = runs.arguments(tmp_path, rows=3, trainer__val_only="true", trainer__load_checkpoint_path=tmp_path / "run")
@@ -285,24 +199,6 @@ def test_a_finished_run_can_be_evaluated_with_fewer_rows_than_a_batch(tmp_path):
     fresh = runs.arguments(tmp_path, rows=3, trainer__val_only="true", trainer__find_last_checkpoint="false")
     _, result = runs.run([*fresh, f"trainer.save_checkpoint_path={tmp_path / 'other'}"])
     assert "val/reward_score" in result
-
-
-def test_later_checkpoints_of_an_abandoned_run_are_set_aside(tmp_path):
-    settings = {"trainer__save_freq": 1, "trainer__val_freq": 1, "trainer__val_before_train": "false"}
-    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=3))
-    back = runs.arguments(tmp_path, **settings, trainer__load_checkpoint_path=tmp_path / "run" / "global_step_1")
-    before = sorted((tmp_path / "run").glob("global_step_*")), len(runs.rows(tmp_path / "run"))
-    runs.run([*back, "trainer.val_only=true"])  # evaluates, and takes nothing away
-    assert sorted((tmp_path / "run").glob("global_step_*")) == before[0]
-    assert len(runs.rows(tmp_path / "run")) >= before[1]
-    runs.run([*back, "trainer.max_steps=2"])
-    names = {path.name for path in (tmp_path / "run").glob("global_step_*")}
-    assert names == {"global_step_1", "global_step_2", "global_step_2.superseded", "global_step_3.superseded"}
-    record = json.loads((tmp_path / "run" / "checkpoint_tracker.json").read_text())
-    assert record["last_global_step"] == 2 and record["best_global_step"] in (1, 2)
-    runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=1, trainer__find_last_checkpoint="false"))
-    assert {row["step"] for row in runs.rows(tmp_path / "run")} == {1}
-    assert (tmp_path / "run" / "metrics-superseded.jsonl").exists()
 
 
 def test_a_broken_gradient_does_not_break_an_adaptive_coefficient(tmp_path):
@@ -326,12 +222,6 @@ def test_the_price_of_long_answers_is_paid_in_training_alone(tmp_path):
     runs.run(runs.arguments(tmp_path, **settings, trainer__max_steps=1))
     steps = runs.steps(tmp_path / "run")
     assert "val/overlong_reward" not in steps[0] and "reward/overlong" in steps[1]
-
-
-def test_a_checkpoint_without_critic_is_told(tmp_path):
-    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false"))
-    with pytest.raises(DataError, match=r"without a critic.*adv_estimator"):
-        runs.run(runs.arguments(tmp_path, algorithm__adv_estimator="gae", trainer__max_steps=3))
 
 
 def test_pictures_are_logged_once(tmp_path):

@@ -1,7 +1,7 @@
-"""Question and pictures -> token ids, and answers back to text. The only door to tokenizer and image processor.
+"""Question and pictures -> token ids, and answers back to text. The only door to the tokenizer.
 
 Knows chat templates, the format prompt and the placeholders of pictures. Does not know rows, files of pictures or
-pixels: a picture is a number of tokens here.
+pixels: a picture is some ids here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,15 @@ import numpy as np
 
 from easyr1.config.paths import find_file
 from easyr1.data.media import MediaStore, Picture
-from easyr1.data.model_files import TOKENIZER_KEY, ModelFiles
+from easyr1.data.model_files import ModelFiles
+from easyr1.data.processor import (
+    TOKENIZER_KEY,
+    FamilyReader,
+    GridReader,
+    image_token_id,
+    is_grid_kind,
+    picture_token_ids,
+)
 from easyr1.errors import ConfigError, DataError
 
 IMAGE_PLACEHOLDER = "<image>"
@@ -69,8 +77,10 @@ class Chat:
         config = files.load_config()
         self.files = files
         self.tokenizer = files.load_tokenizer()
-        self.image_token_id: int | None = getattr(config, "image_token_id", None)
+        self.image_token_id = image_token_id(config)  # the token that each feature of a picture takes the place of
         self.image_processor = files.load_image_processor() if self.image_token_id is not None else None
+        self._family = self._family_processor(config)
+        self.placeholder_id = self._placeholder_id()
         self.format_prompt = FormatPrompt(find_file(format_prompt, FORMAT_KEY)) if format_prompt else None
         self._vision_words = self._words_of(config)
         self._template_override: str | None = None
@@ -99,7 +109,11 @@ class Chat:
 
     def media_store(self, min_pixels: int | None = None, max_pixels: int | None = None) -> MediaStore | None:
         """A store that prepares pictures for this model; None for a text model."""
-        return MediaStore(self.image_processor, min_pixels, max_pixels) if self.sees else None
+        if self.placeholder_id is None:
+            return None
+        if self._family is None:
+            return MediaStore(GridReader(self.image_processor, self.placeholder_id, min_pixels, max_pixels))
+        return MediaStore(FamilyReader(self._family, min_pixels, max_pixels))
 
     def copy_files(self, folder: Path) -> list[Path]:
         """Copy the model's tokenizer, processor, template and generation files; the override replaces the template."""
@@ -130,7 +144,7 @@ class Chat:
                 f"{IMAGE_PLACEHOLDER} placeholders: {placeholders}, pictures: {len(pictures)}. Write one "
                 f"{IMAGE_PLACEHOLDER} where each picture belongs."
             )
-        text = self._render(messages)
+        text = self._framed(self._render(messages), pictures)
         ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
         return self._expand(ids, pictures), text
 
@@ -140,19 +154,29 @@ class Chat:
             tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
 
+    def _family_processor(self, config: Any) -> Any:
+        """The processor of the model's family, for pictures; None where there are none or plain patches do."""
+        if self.image_processor is None or is_grid_kind(self.image_processor):
+            return None
+        return self.files.load_family_processor(config, self.image_processor, self.tokenizer)
+
+    def _placeholder_id(self) -> int | None:
+        """The token that stands for one picture in a rendered prompt."""
+        if self._family is not None:
+            return int(self.tokenizer.convert_tokens_to_ids(self._family.image_token))
+        return self.image_token_id
+
     def _words_of(self, config: Any) -> list[str]:
         """The tokens, as text, by which this model marks pictures and videos."""
-        words = []
-        for key in VISION_TOKEN_KEYS:
-            token_id = getattr(config, key, None)
-            if token_id is None:
-                continue
-            if token_id not in self.tokenizer.added_tokens_decoder:
+        named = {key: getattr(config, key, None) for key in VISION_TOKEN_KEYS}
+        named |= {f"token {token}": token for token in picture_token_ids(self._family)} if self._family else {}
+        for key, token_id in named.items():
+            if token_id is not None and token_id not in self.tokenizer.added_tokens_decoder:
                 raise ConfigError(
                     TOKENIZER_KEY, f"{self.files.tokenizer} has no special token {token_id}, the model's {key}."
                 )
-            words.append(self.tokenizer.convert_ids_to_tokens(token_id))
-        return words
+        ids = sorted({token_id for token_id in named.values() if token_id is not None})
+        return self.tokenizer.convert_ids_to_tokens(ids)
 
     def _refuse_vision_words(self, text: str) -> None:
         for word in self._vision_words:
@@ -168,19 +192,35 @@ class Chat:
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise DataError(f"the chat template cannot render this prompt: {error}") from error
 
+    def _framed(self, text: str, pictures: Sequence[Picture]) -> str:
+        """The text with what the model's family writes around each picture's placeholder."""
+        if not any(picture.measured.before or picture.measured.after for picture in pictures):
+            return text
+        word = self.tokenizer.convert_ids_to_tokens(self.placeholder_id)
+        first, *rest = text.split(word)
+        if len(rest) != len(pictures):
+            raise self._wrong_template(len(rest), len(pictures))
+        framed = zip((picture.measured for picture in pictures), rest, strict=True)
+        return first + "".join(f"{one.before}{word}{one.after}{piece}" for one, piece in framed)
+
     def _expand(self, ids: np.ndarray, pictures: Sequence[Picture]) -> np.ndarray:
-        """Repeat the placeholder token of each picture as often as the picture has tokens."""
-        if self.image_token_id is None:
+        """Put the ids of each picture in the place of its placeholder."""
+        if self.placeholder_id is None:
             return ids
-        (places,) = np.nonzero(ids == self.image_token_id)
+        (places,) = np.nonzero(ids == self.placeholder_id)
         if len(places) != len(pictures):
-            raise DataError(
-                f"the chat template made {len(places)} picture placeholders for {len(pictures)} pictures; a template "
-                f"for this model writes one per item of type 'image' ({TEMPLATE_KEY})."
-            )
-        repeats = np.ones(len(ids), dtype=np.int64)
-        repeats[places] = [picture.num_tokens for picture in pictures]
-        return np.repeat(ids, repeats)
+            raise self._wrong_template(len(places), len(pictures))
+        first, *rest = np.split(ids, places)
+        parts = [first]
+        for picture, piece in zip(pictures, rest, strict=True):
+            parts += [picture.measured.ids, piece[1:]]
+        return np.concatenate(parts)
+
+    def _wrong_template(self, found: int, expected: int) -> DataError:
+        return DataError(
+            f"the chat template made {found} picture placeholders for {expected} pictures; a template for this model "
+            f"writes one per item of type 'image' ({TEMPLATE_KEY})."
+        )
 
 
 def _read(path: Path, key: str) -> str:

@@ -1,7 +1,7 @@
 """Pictures: open, turn upright, resize to the pixel budget once, and hand the model's inputs out by content handle.
 
-The only code that resizes: the over-long filter, the sampler and the trainer all ask the same store, so that they
-see the same pixels and the same number of tokens. Knows image processors; does not know rows or text.
+Pictures are resized nowhere else: the over-long filter, the sampler and the trainer all ask the same store, so that
+they see the same pixels and the same number of tokens. Does not know model families, rows or text.
 """
 
 import functools
@@ -13,14 +13,15 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from easyr1.errors import ConfigError, DataError
+from easyr1.data.processor import Measured, Reader
+from easyr1.errors import DataError
 
 # What Pillow raises for files that are truncated or broken, by format.
 BROKEN_FILE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
@@ -32,62 +33,16 @@ class Picture:
 
     handle: str
     size: tuple[int, int]
-    fitted: tuple[int, int]  # after resizing, what the model sees
-    num_tokens: int
-
-
-@dataclass(frozen=True)
-class PatchRule:
-    """The numbers of an image processor that decide how a picture is resized."""
-
-    patch_size: int  # pixels
-    merge_size: int  # patches merged into one token, along each side
-    min_pixels: int
-    max_pixels: int
+    measured: Measured = field(repr=False, compare=False)
 
     @property
-    def token_side(self) -> int:
-        """Pixels along one side of a token."""
-        return self.patch_size * self.merge_size
+    def fitted(self) -> tuple[int, int]:
+        """(width, height) after resizing to the pixel limits."""
+        return self.measured.fitted
 
-
-def patch_rule(image_processor: Any, min_pixels: int | None = None, max_pixels: int | None = None) -> PatchRule:
-    """The rule of an image processor that cuts pictures of any size into patches (the Qwen-VL kind).
-
-    Limits that are None are the processor's own. Raises DataError for processors of another kind, ConfigError for
-    limits that exclude each other.
-    """
-    if "image_grid_thw" not in getattr(image_processor, "model_input_names", ()):
-        raise DataError(
-            f"{type(image_processor).__name__} gives no image_grid_thw. Only models whose image processor cuts a "
-            "picture into a grid of patches (Qwen2-VL, Qwen2.5-VL, Qwen3-VL) are supported so far."
-        )
-    size = image_processor.size
-    rule = PatchRule(
-        patch_size=image_processor.patch_size,
-        merge_size=image_processor.merge_size,
-        min_pixels=size["shortest_edge"] if min_pixels is None else min_pixels,
-        max_pixels=size["longest_edge"] if max_pixels is None else max_pixels,
-    )
-    if rule.min_pixels > rule.max_pixels:
-        raise ConfigError("data.min_pixels", f"{rule.min_pixels} is above data.max_pixels, {rule.max_pixels}.")
-    return rule
-
-
-def fit(width: int, height: int, rule: PatchRule) -> tuple[int, int]:
-    """(width, height) that a picture is resized to: whole tokens, inside the pixel budget, same shape if possible.
-
-    This is transformers' own rule; raises DataError for a picture more than 200 times as long as wide.
-    """
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-    try:
-        fitted_height, fitted_width = smart_resize(
-            height, width, rule.token_side, min_pixels=rule.min_pixels, max_pixels=rule.max_pixels
-        )
-    except ValueError as error:
-        raise DataError(f"{width}x{height} pixels: {error}; crop or pad the picture.") from error
-    return fitted_width, fitted_height
+    @property
+    def num_tokens(self) -> int:
+        return len(self.measured.ids)
 
 
 def open_upright(data: bytes) -> Image.Image:
@@ -135,15 +90,8 @@ class MediaStore:
     process and every run. The store keeps where a picture can be read again, not its pixels. Safe for threads.
     """
 
-    def __init__(
-        self,
-        image_processor: Any,
-        min_pixels: int | None = None,
-        max_pixels: int | None = None,
-        cache_bytes: int = 1 << 30,
-    ) -> None:
-        self.rule = patch_rule(image_processor, min_pixels, max_pixels)
-        self._image_processor = image_processor
+    def __init__(self, reader: Reader, cache_bytes: int = 1 << 30) -> None:
+        self.reader = reader
         self._pictures: dict[str, Picture] = {}
         self._readers: dict[str, Callable[[], bytes]] = {}
         self._cache: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
@@ -184,10 +132,10 @@ class MediaStore:
         """The upright RGB picture at the size that the model sees."""
         picture = self._pictures[handle]
         image = open_upright(self._readers[handle]())
-        return image if image.size == picture.fitted else image.resize(picture.fitted, self._resample)
+        return self.reader.resize(image, picture.fitted)
 
     def inputs(self, handle: str) -> dict[str, np.ndarray]:
-        """Model inputs of one picture: pixel_values (patches, channels) float32, image_grid_thw (1, 3) int64.
+        """Model inputs of one picture, as the model's family names and shapes them (see data/processor.py).
 
         The arrays are shared by all callers: do not write to them.
         """
@@ -195,27 +143,17 @@ class MediaStore:
             if handle in self._cache:
                 self._cache.move_to_end(handle)
                 return self._cache[handle]
-        processed = self._image_processor(images=[self.image(handle)], do_resize=False, return_tensors="np")
-        inputs = {
-            "pixel_values": np.asarray(processed["pixel_values"], dtype=np.float32),
-            "image_grid_thw": np.asarray(processed["image_grid_thw"], dtype=np.int64),
-        }
+        inputs = self.reader.inputs(self.image(handle))
         self._remember(handle, inputs)
         return inputs
 
-    @property
-    def _resample(self) -> Image.Resampling:
-        return Image.Resampling(int(self._image_processor.resample))
-
     def _measure(self, data: bytes) -> Picture:
-        handle = hashlib.sha256(data + repr(self.rule).encode()).hexdigest()
+        handle = hashlib.sha256(data + self.reader.rule.encode()).hexdigest()
         known = self._pictures.get(handle)
         if known is not None:
             return known
         size = open_upright(data).size
-        fitted = fit(*size, self.rule)
-        num_tokens = (fitted[0] // self.rule.token_side) * (fitted[1] // self.rule.token_side)
-        return Picture(handle, size, fitted, num_tokens)
+        return Picture(handle, size, self.reader.measure(*size))
 
     def _remember(self, handle: str, inputs: dict[str, np.ndarray]) -> None:
         with self._lock:

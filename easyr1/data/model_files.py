@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from easyr1.data.processor import MODEL_KEY, TOKENIZER_KEY, family_processor
 from easyr1.errors import ConfigError
 
 FILES_FOLDER = "huggingface"  # in an actor's folder of a checkpoint
-
-MODEL_KEY = "worker.actor.model.model_path"
-TOKENIZER_KEY = "worker.actor.model.tokenizer_path"
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "*_tokens*.json")
@@ -71,6 +69,19 @@ class ModelFiles:
             return AutoImageProcessor.from_pretrained(
                 self.processor, trust_remote_code=self.trust_remote_code, backend="pil"
             )
+
+    def load_family_processor(self, config: Any, image_processor: Any, tokenizer: Any) -> Any:
+        """The processor of the model's family around these two; what its files set, it keeps."""
+        saved: dict[str, Any] = {}
+        for folder, name in (
+            (self.tokenizer, "tokenizer_config.json"),
+            *((self.processor, n) for n in PROCESSOR_FILES),
+        ):
+            if (folder / name).is_file():
+                found = json.loads((folder / name).read_text(encoding="utf-8"))
+                saved["processor_class"] = found.get("processor_class") or saved.get("processor_class")
+                saved |= found if name == "processor_config.json" else {}
+        return family_processor(config, saved, image_processor, tokenizer)
 
     def copy(self, folder: Path, chat_template: str | None = None) -> list[Path]:
         """Copy tokenizer, template, processor and generation files into `folder`; `chat_template` overrides theirs.

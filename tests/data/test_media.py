@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from easyr1.data.media import MediaStore, fit, open_upright, patch_rule
+from easyr1.data.media import MediaStore, open_upright
+from easyr1.data.processor import GridReader, fit, patch_rule
 from easyr1.errors import ConfigError, DataError
 from tests import tiny
 
@@ -20,8 +21,8 @@ def encoded(image, form="PNG", **options):
     return buffer.getvalue()
 
 
-def store(**options):
-    return MediaStore(tiny.image_processor("qwen2_5_vl"), **options)
+def store(cache_bytes=1 << 30, **limits):
+    return MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), token=6, **limits), cache_bytes)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_limits_that_are_not_given_are_the_processors_own():
 @pytest.mark.parametrize("size", [(10, 10), (640, 480), (1, 1), (3, 23), (1000, 37)])
 def test_pixels_are_bitwise_those_of_the_processor_given_the_limits(kind, size):
     picture = tiny.picture(*size, seed=3)
-    ours = MediaStore(tiny.image_processor(kind), LOW, HIGH)
+    ours = MediaStore(GridReader(tiny.image_processor(kind), 6, LOW, HIGH))
     added = ours.add(picture)
     inputs = ours.inputs(added.handle)
     expected = tiny.image_processor(kind, min_pixels=LOW, max_pixels=HIGH)(images=[picture], return_tensors="np")
@@ -178,8 +179,8 @@ def test_limits_that_exclude_each_other_and_foreign_processors_are_refused():
         store(min_pixels=5000, max_pixels=4000)
     import transformers
 
-    with pytest.raises(DataError, match="CLIPImageProcessorPil gives no image_grid_thw"):
-        MediaStore(transformers.CLIPImageProcessorPil())
+    with pytest.raises(DataError, match="CLIPImageProcessorPil does not resize as"):
+        GridReader(transformers.CLIPImageProcessorPil(), token=6)
 
 
 def test_the_cache_holds_the_pictures_used_last_within_its_bytes():

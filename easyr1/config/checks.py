@@ -14,6 +14,7 @@ def check_together(config: Config, given: frozenset[str], facts: Facts, world_si
     """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
     check_ranks(config, world_size)
     check_batches(config, world_size)
+    check_sources(config)
     check_rows(config, facts)
     check_lengths(config, given, facts)
     check_pictures(config, facts)
@@ -62,16 +63,29 @@ def check_batches(config: Config, world_size: int) -> None:
         )
 
 
+def check_sources(config: Config) -> None:
+    """A weight for each source of training rows."""
+    files, weights = config.data.train_files, config.data.train_weights
+    num_files = 1 if isinstance(files, str) else len(files)
+    if weights is not None and len(weights) != num_files:
+        raise ConfigError(
+            "data.train_weights",
+            f"{len(weights)} weights for {num_files} sources of data.train_files; give one for each, in their order, "
+            "or null",
+        )
+
+
 def check_rows(config: Config, facts: Facts) -> None:
     """Enough rows for a step."""
     prompts = config.data.rollout_batch_size
     if facts.train_rows is not None and facts.train_rows < prompts and not config.trainer.val_only:
+        after = "the length filter" + (" and data.train_weights" if config.data.train_weights else "")
         cure = (
             f"set at most {facts.train_rows} (and worker.actor.global_batch_size with it)" if facts.train_rows else ""
         )
         raise ConfigError(
             "data.rollout_batch_size",
-            f"{prompts} prompts per step, but there are {facts.train_rows} training rows (after the length filter); "
+            f"{prompts} prompts per step, but there are {facts.train_rows} training rows (after {after}); "
             + (cure or "check data.train_files and data.max_prompt_length"),
         )
     if facts.val_rows == 0:

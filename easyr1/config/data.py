@@ -13,8 +13,12 @@ class DataConfig:
     """Training rows: a Hugging Face data set, a file (parquet, json, jsonl, csv, arrow) or a folder of files, each
     with `@split` at the end if the split is not `train`. Several may be given as a list."""
 
+    train_weights: tuple[Positive, ...] | None = None
+    """How often an epoch draws the rows of each source of train_files: 2 = every row twice, 0.5 = every other row, the
+    rest in the next epoch. One number for each source; null = every row once."""
+
     val_files: str | tuple[str, ...] = "hiyouga/math12k@test"
-    """Validation rows, written like train_files."""
+    """Validation rows, written like train_files. With several sources, each has metrics of its own besides."""
 
     prompt_key: str = "problem"
     """Column with the question. `<image>` in its text marks the place of each picture."""

@@ -36,7 +36,7 @@ class Facts:
 
     device: Literal["cpu", "cuda"] | None = None  # what this machine has
     num_devices: int | None = None  # visible GPUs on this machine
-    train_rows: int | None = None  # after the over-long filter
+    train_rows: int | None = None  # of an epoch, after the over-long filter and weights
     val_rows: int | None = None
     max_images: int | None = None  # most pictures in one row
     max_prompt_tokens: int | None = None  # longest prompt kept

@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row that passed: where it is and what was computed from it."""
+    """A row that was read: where it is and what was computed from it."""
 
     table: int  # index into the tables
     row: int
@@ -92,22 +93,30 @@ class PromptSet(Sequence[Prompt]):
         media: MediaStore | None,
         columns: Columns,
         report: Report,
+        dropped: Sequence[Entry] = (),
     ) -> None:
         self.report = report
+        self.entries = entries
+        self.dropped = dropped
         self._media = media
-        self._entries = entries
         self._chat = chat
         self._columns = columns
         pictures = (columns.images, columns.videos)
         self._tables = [table.only([name for name in table.columns if name not in pictures]) for table in tables]
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
+
+    @property
+    def sources(self) -> list[tuple[str, int]]:
+        """The data specs, in order, each with the number of its rows that are left."""
+        counts = Counter(entry.table for entry in self.entries)
+        return [(table.spec, counts[number]) for number, table in enumerate(self._tables)]
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        entry = self._entries[index]
+        entry = self.entries[index]
         table = self._tables[entry.table]
         row = table[entry.row]
         return Prompt(
@@ -150,16 +159,16 @@ def load_prompts(
         raise ConfigError("data.image_dir", f"there is no folder {image_dir}.")
     tables = [load_rows(spec) for spec in ([specs] if isinstance(specs, str) else specs)]
     entries: list[Entry] = []
-    overlong: list[int] = []
+    overlong: list[Entry] = []
     done, total = 0, sum(len(table) for table in tables)
     for number, table in enumerate(tables):
         reader = RowReader(table, chat, media, columns, Path(image_dir).expanduser() if image_dir else table.folder)
         for row, (ids, pictures) in enumerate(_in_threads(reader.read, len(table), workers)):
+            entry = Entry(number, row, ids.astype(np.int32), tuple(picture.handle for picture in pictures))
             if len(ids) <= limits.max_prompt_length:
-                handles = tuple(picture.handle for picture in pictures)
-                entries.append(Entry(number, row, ids.astype(np.int32), handles))
+                entries.append(entry)
             elif limits.filter_overlong:
-                overlong.append(len(ids))
+                overlong.append(entry)
             else:
                 raise DataError(_too_long(f"{table.spec}, row {row}", len(ids), pictures, limits.max_prompt_length))
             done += 1
@@ -167,12 +176,13 @@ def load_prompts(
                 progress(done, total)
     report = _report(entries, overlong, limits.max_prompt_length)
     if not entries:
+        shortest = min(len(entry.ids) for entry in overlong)
         raise DataError(
-            f"{specs}: no row is left: {report}. The shortest prompt has {min(overlong)} tokens; raise "
+            f"{specs}: no row is left: {report}. The shortest prompt has {shortest} tokens; raise "
             "data.max_prompt_length or lower data.max_pixels."
         )
     logger.info("%s: %s", specs, report)
-    return PromptSet(tables, entries, chat, media, columns, report)
+    return PromptSet(tables, entries, chat, media, columns, report, overlong)
 
 
 class RowReader:
@@ -275,14 +285,14 @@ def _too_long(place: str, needed: int, pictures: Sequence[Picture], limit: int) 
     )
 
 
-def _report(entries: Sequence[Entry], overlong: Sequence[int], limit: int) -> Report:
+def _report(entries: Sequence[Entry], overlong: Sequence[Entry], limit: int) -> Report:
     lengths = [len(entry.ids) for entry in entries]
     points = (50, 90, 99, 100)
     values = np.percentile(lengths, points, method="higher").tolist() if lengths else []
     return Report(
         kept=len(entries),
         dropped={OVER_LONG: len(overlong)} if overlong else {},
-        longest=max([*lengths, *overlong]),
+        longest=max(len(entry.ids) for entry in (*entries, *overlong)),
         limit=limit,
         percentiles={f"p{point}": int(value) for point, value in zip(points, values, strict=False)},
         max_pictures=max((len(entry.media) for entry in entries), default=0),

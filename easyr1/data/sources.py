@@ -110,6 +110,36 @@ def parse_spec(spec: str) -> tuple[str, str]:
     return spec, "train"
 
 
+def labels(specs: Sequence[str]) -> dict[str, str]:
+    """A short name for each spec, for metrics: its last part, and as much more as tells it from the others.
+
+    >>> labels(["hiyouga/math12k@test", "hiyouga/geometry3k@test"])
+    {'hiyouga/math12k@test': 'math12k', 'hiyouga/geometry3k@test': 'geometry3k'}
+    >>> labels(["set@test", "set@dev"]), labels(["new/test.jsonl", "old/test.jsonl"])
+    ({'set@test': 'set-test', 'set@dev': 'set-dev'}, {'new/test.jsonl': 'new-test', 'old/test.jsonl': 'old-test'})
+    """
+    parts = {spec: _label_parts(spec) for spec in specs}
+    deepest = max(len(names) for names, _ in parts.values())
+    for depth in range(1, deepest + 1):
+        for with_split in (False, True):
+            found = {
+                spec: "-".join([*names[-depth:], *([split] if with_split else [])])
+                for spec, (names, split) in parts.items()
+            }
+            if len(set(found.values())) == len(found):
+                return found
+    return {spec: f"{number}-{parts[spec][0][-1]}" for number, spec in enumerate(parts, start=1)}
+
+
+def _label_parts(spec: str) -> tuple[list[str], str]:
+    """The parts of a spec's path, without file type, and its split, all fit for the name of a metric."""
+    name, split = parse_spec(spec)
+    path = Path(name)
+    path = path.with_suffix("") if path.suffix in BUILDERS else path
+    words = [re.sub(r"[^\w.]+", "_", part).strip("_.") for part in (*path.parts, split)]
+    return [word for word in words[:-1] if word] or ["data"], words[-1]
+
+
 def _looks_local(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in BUILDERS
 

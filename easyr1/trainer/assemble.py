@@ -18,9 +18,10 @@ from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.chat import Chat
 from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
-from easyr1.data.loader import Loader
+from easyr1.data.loader import Loader, Share
 from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
+from easyr1.data.sources import labels
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.train import TorchTrain
@@ -92,11 +93,31 @@ def find_checkpoint(config: Config, run_folder: Path) -> tuple[Checkpoints, Path
     return checkpoints, found, [f"the checkpoint was trained with other settings: {change}" for change in changed]
 
 
+@dataclass(frozen=True)
+class Data:
+    """The rows of a run, read and checked, and what makes prompts of them."""
+
+    chat: Chat
+    media: MediaStore | None
+    train: PromptSet
+    val: PromptSet
+
+
 def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progress) -> Inputs:
     """Check reward file, checkpoint, tokenizer, every row, and with their numbers the configuration once more."""
     plan = resolve(config, given, facts)
     checkpoints, found, changed = find_checkpoint(config, plan.run_folder)
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
+    data = read_data(config, plan, progress)
+    plan = resolve(config, given, with_rows(facts, config, data))
+    notes = (*row_notes(config, data), *changed)
+    plan = replace(plan, reward_name=f"{reward.name} ({reward.kind})")
+    chat, media, train, val = data.chat, data.media, data.train, data.val
+    return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, found, notes)
+
+
+def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
+    """Tokenizer, image processor and all rows. No weights are loaded."""
     model = config.worker.actor.model
     load_model_config(model_spec(config, plan))  # refuses what override_config cannot change
     chat = Chat.load(
@@ -108,19 +129,42 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
     )
     media = chat.media_store(config.data.min_pixels, config.data.max_pixels)
     train, val = (_prompts(config, name, chat, media, progress) for name in ("train", "val"))
-    longest = max(train.report.percentiles["p100"], val.report.percentiles["p100"])
-    facts = replace(
+    return Data(chat, media, train, val)
+
+
+def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
+    """The facts, with what the rows tell."""
+    train, val = data.train.report, data.val.report
+    shares = row_shares(config, data.train)
+    return replace(
         facts,
-        train_rows=len(train),
-        val_rows=len(val),
-        max_images=max(train.report.max_pictures, val.report.max_pictures),
-        max_prompt_tokens=longest,
+        train_rows=len(data.train) if shares is None else sum(share.draws for share in shares),
+        val_rows=len(data.val),
+        max_images=max(train.max_pictures, val.max_pictures),
+        max_prompt_tokens=max(train.percentiles["p100"], val.percentiles["p100"]),
     )
-    plan = replace(resolve(config, given, facts), reward_name=f"{reward.name} ({reward.kind})")
-    hidden = hidden_columns_note(train[0].columns)
-    rows = (f"training rows: {train.report}", f"validation rows: {val.report}")
-    notes = (*rows, *([hidden] if hidden else []), *changed)
-    return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, found, notes)
+
+
+def row_shares(config: Config, train: PromptSet) -> list[Share] | None:
+    """How many draws of an epoch each source of training rows gets; None where every row is drawn once."""
+    weights = config.data.train_weights
+    if weights is None:
+        return None
+    return [Share.weighted(rows, weight) for (_, rows), weight in zip(train.sources, weights, strict=True)]
+
+
+def row_notes(config: Config, data: Data) -> list[str]:
+    """What became of the rows, and what of them the reward does not see."""
+    notes = [f"training rows: {data.train.report}", f"validation rows: {data.val.report}"]
+    if shares := row_shares(config, data.train):
+        names = labels([spec for spec, _ in data.train.sources])
+        parts = (
+            f"{share.draws} from {names[spec]} ({share.rows} rows)"
+            for share, (spec, _) in zip(shares, data.train.sources, strict=True)
+        )
+        notes.append(f"an epoch draws {', '.join(parts)} (data.train_weights)")
+    hidden = hidden_columns_note(data.train[0].columns)
+    return notes + ([hidden] if hidden else [])
 
 
 def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, progress: Progress) -> PromptSet:
@@ -208,7 +252,13 @@ def _trainer(
         config=config,
         plan=plan,
         total_steps=plan.total_steps,
-        loader=Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed),
+        loader=Loader(
+            inputs.train,
+            batch_size,
+            config.data.shuffle,
+            config.data.seed,
+            row_shares(config, inputs.train),
+        ),
         val_prompts=inputs.val,
         collector=collector,
         val_collector=Collector(rollout, score_groups, progress, quiet),

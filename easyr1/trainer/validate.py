@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from easyr1.batch import Group, Prompt
+from easyr1.data.sources import labels
 from easyr1.engines.protocols import Sampling
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.samples import pick_rows
@@ -37,12 +38,31 @@ def validate(
 
 
 def validation_metrics(groups: Sequence[Group], max_prompt: int, max_response: int) -> dict[str, float]:
-    """`val/reward_score` is the mean of `overall`; each score is `val/<name>_reward`."""
+    """`val/reward_score` is the mean of `overall`; each score is `val/<name>_reward`.
+
+    Rows of several sources have them also by source: `val/<label of the source>/<name>_reward`.
+    """
     scores = score_means(groups)
     return {
         "val/reward_score": scores["overall"],
         **{f"val/{name}_reward": value for name, value in scores.items()},
+        **_by_source(groups),
         **lengths(groups, max_prompt, max_response, "val_"),
+    }
+
+
+def _by_source(groups: Sequence[Group]) -> dict[str, float]:
+    """The scores of each source by themselves, where there are several."""
+    sources: dict[str, list[Group]] = {}
+    for group in groups:
+        sources.setdefault(group.prompt.source, []).append(group)
+    if len(sources) < 2:
+        return {}
+    names = labels(list(sources))
+    return {
+        f"val/{names[source]}/{name}_reward": value
+        for source, own in sources.items()
+        for name, value in score_means(own).items()
     }
 
 

@@ -405,3 +405,11 @@ def test_start_table_with_filtering_and_max_steps():
     )
     assert rows["steps per epoch"] == "at most 2"
     assert rows["total steps"] == "7 (trainer.max_steps)"
+
+
+def test_there_is_one_weight_for_each_source():
+    with pytest.raises(ConfigError, match=r"data\.train_weights: 1 weights for 2 sources"):
+        plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2]")
+    plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0.5]")
+    with pytest.raises(ConfigError, match=r"data\.train_weights: .*> 0"):
+        plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0]")

@@ -16,6 +16,7 @@ from easyr1.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 OURS = {
     "trainer.device": "auto",
+    "data.train_weights": None,
     "worker.reward.timeout_s": 300.0,
     "worker.rollout.engine_kwargs": {},
     "worker.rollout.correction": "none",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from easyr1.data.hub import download_model
 from easyr1.data.processor import MODEL_KEY, TOKENIZER_KEY, family_processor
 from easyr1.errors import ConfigError
 
@@ -22,6 +23,10 @@ TEMPLATE_FILES = ("chat_template.*", "additional_chat_templates/*.jinja")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 GENERATION_FILES = ("generation_config.json",)
 CODE_FILES = ("*.py",)
+WEIGHT_FILES = (  # in the order in which they are looked for
+    ("model*.safetensors", "model*.safetensors.index.json"),
+    ("pytorch_model*.bin", "pytorch_model*.bin.index.json"),
+)
 SMALL_FILES = ("config.json", *GENERATION_FILES, *CODE_FILES, *TOKENIZER_FILES, *TEMPLATE_FILES, *PROCESSOR_FILES)
 
 
@@ -110,16 +115,26 @@ class ModelFiles:
         return written
 
 
-def _local_folder(name: str, key: str) -> Path:
+def model_folder(name: str, weights: bool = False) -> Path:
+    """The folder of a local or hub model; of a hub model the small files are fetched, and if asked the weights.
+
+    Raises OSError or ValueError where there is none.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.absolute()
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ConfigError(key, f"there is no folder {folder.absolute()}.")
-    from huggingface_hub import snapshot_download
+        raise OSError(f"there is no folder {folder.absolute()}")
+    for patterns in WEIGHT_FILES if weights else ():
+        folder = download_model(name, (*SMALL_FILES, *patterns))
+        if any(folder.glob(patterns[0])):
+            return folder
+    return download_model(name, SMALL_FILES)
 
+
+def _local_folder(name: str, key: str) -> Path:
     with _told(key, name):
-        return Path(snapshot_download(name, allow_patterns=list(SMALL_FILES)))
+        return model_folder(name)
 
 
 @contextmanager
@@ -127,11 +142,13 @@ def _told(key: str, given: str | Path) -> Iterator[None]:
     """Turn what transformers and the hub raise for missing or broken files into a ConfigError with a cure."""
     try:
         yield
+    except ConfigError:
+        raise
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             key,
             f"{given} cannot be loaded ({reason}). Give a folder with config.json, tokenizer and, for a vision model, "
-            "preprocessor_config.json, or a hub name; HF_ENDPOINT sets a mirror, HF_HUB_OFFLINE=1 uses what was "
-            "downloaded before.",
+            "preprocessor_config.json, or a hub name; HF_ENDPOINT sets a mirror, USE_MODELSCOPE_HUB=1 the other "
+            "hub, HF_HUB_OFFLINE=1 uses what was downloaded before.",
         ) from error

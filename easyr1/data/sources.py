@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from easyr1.config.paths import locate
-from easyr1.errors import DataError
+from easyr1.data.hub import hub_name, load_dataset
+from easyr1.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -224,16 +225,14 @@ def _load_files(splits: dict[str, list[Path]], spec: str, split: str) -> "datase
 
 
 def _load_hub(name: str, spec: str, split: str) -> "datasets.Dataset":
-    import datasets
-
     with _told(spec):
         try:
-            return datasets.load_dataset(name, split=split)
+            return load_dataset(name, split)
         except OSError as error:  # not found, no permission, no network
             raise DataError(
-                f"{spec}: no such file or folder here, and the Hugging Face hub did not give it ({error}). Check the "
-                "name; behind a firewall set HF_ENDPOINT to a mirror; without a network give a local path, or set "
-                "HF_HUB_OFFLINE=1 if it was downloaded before."
+                f"{spec}: no such file or folder here, and {hub_name()} did not give it ({error}). Check the "
+                "name; behind a firewall set HF_ENDPOINT to a mirror, or USE_MODELSCOPE_HUB=1; without a network give "
+                "a local path, or set HF_HUB_OFFLINE=1 if it was downloaded before."
             ) from error
 
 
@@ -249,7 +248,7 @@ def _told(spec: str) -> Iterator[None]:
 
     try:
         yield
-    except DataError:
+    except (ConfigError, DataError):
         raise
     except (ValueError, OSError, DatasetsError) as error:
         raise DataError(f"{spec}: cannot be read: {error.__cause__ or error}") from error

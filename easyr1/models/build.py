@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
+from easyr1.data.model_files import model_folder
 from easyr1.errors import ConfigError
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
@@ -106,7 +107,10 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
     auto = auto_class(config)
     with _told(spec):
         return auto.from_pretrained(
-            spec.path, config=config, dtype=spec.stored_dtype, trust_remote_code=spec.trust_remote_code
+            model_folder(spec.path, weights=True),
+            config=config,
+            dtype=spec.stored_dtype,
+            trust_remote_code=spec.trust_remote_code,
         )
 
 
@@ -115,6 +119,8 @@ def _told(spec: ModelSpec) -> Iterator[None]:
     """What transformers raises for missing files and impossible configurations, as a ConfigError with a cure."""
     try:
         yield
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         override = f" with override_config={dict(spec.override)}" if spec.override else ""
         raise ConfigError(
@@ -129,7 +135,10 @@ def load_model_config(spec: ModelSpec) -> Any:
     """The model's configuration; a key of `override_config` that it does not know is refused."""
     with _told(spec):
         config, unused = AutoConfig.from_pretrained(
-            spec.path, trust_remote_code=spec.trust_remote_code, return_unused_kwargs=True, **(spec.override or {})
+            model_folder(spec.path),
+            trust_remote_code=spec.trust_remote_code,
+            return_unused_kwargs=True,
+            **(spec.override or {}),
         )
     if unused:
         raise ConfigError(
@@ -142,7 +151,7 @@ def load_model_config(spec: ModelSpec) -> Any:
 def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
     """Ids that end an answer: those of the generation configuration, else of the model's."""
     try:
-        found = GenerationConfig.from_pretrained(spec.path).eos_token_id
+        found = GenerationConfig.from_pretrained(model_folder(spec.path)).eos_token_id
     except OSError:
         found = None
     if found is None:

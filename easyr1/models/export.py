@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedModel
 
-from easyr1.data.model_files import FILES_FOLDER, TOKENIZER_FILES, ModelFiles
+from easyr1.data.model_files import FILES_FOLDER, TOKENIZER_FILES, ModelFiles, model_folder
 from easyr1.errors import CheckpointError, ConfigError, DataError
 from easyr1.manifest import check_contents, refuse_pickled, sync
 from easyr1.models.build import DTYPES, auto_class
@@ -212,11 +212,8 @@ def _merge(source: _Source, config: Any, names: Mapping[str, str]) -> dict[str, 
     """First name -> tensor of the base with the adapter in it, in float32: a bfloat16 base would round the sum."""
     assert source.adapter is not None and source.base is not None
     with _told("the model that was trained", source.base, "Say with --model_path in which folder it lies now"):
-        path = Path(source.base).expanduser()
-        if path.is_absolute() and not path.is_dir():
-            raise OSError("there is no such folder")
         model, report = auto_class(config).from_pretrained(
-            path if path.is_dir() else source.base,
+            model_folder(source.base, weights=True),
             config=config,
             dtype=torch.float32,
             trust_remote_code=source.trust_remote_code,

@@ -1,5 +1,7 @@
 """Rows -> prompts: every row checked and measured before a model is built; what is too long left out and counted.
 
+Of pictures only the headers are read here: their sizes decide how many tokens they are.
+
 Knows what the columns mean. Does not know the order in which prompts are drawn.
 """
 
@@ -10,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from easyr1.batch import Prompt
-from easyr1.data.chat import IMAGE_PLACEHOLDER, Chat
-from easyr1.data.media import MediaStore, Picture, read_picture
+from easyr1.data.chat import KINDS, Chat
+from easyr1.data.decode import at, path_of, read_picture
+from easyr1.data.media import MediaStore, Picture
 from easyr1.data.sources import Rows, load_rows
 from easyr1.errors import ConfigError, DataError
 
@@ -63,6 +65,7 @@ class Report:
     limit: int  # tokens
     percentiles: Mapping[str, int]  # tokens of the kept prompts: p50, p90, p99, p100
     max_pictures: int  # in one kept row
+    max_videos: int = 0
 
     def __str__(self) -> str:
         total = self.kept + sum(self.dropped.values())
@@ -133,7 +136,8 @@ class PromptSet(Sequence[Prompt]):
         """(width, height) of the pictures as they were and as the model sees them, for answers with coordinates."""
         if self._media is None or not entry.media:
             return {}
-        pictures = [self._media.picture(handle) for handle in entry.media]
+        media = [self._media.picture(handle) for handle in entry.media]
+        pictures = [one for one in media if not one.is_video]
         return {"image_sizes": [one.size for one in pictures], "model_image_sizes": [one.fitted for one in pictures]}
 
 
@@ -174,7 +178,9 @@ def load_prompts(
             done += 1
             if progress is not None:
                 progress(done, total)
-    report = _report(entries, overlong, limits.max_prompt_length)
+    if media is not None and media.heads is not None:
+        media.heads.flush()
+    report = _report(entries, overlong, limits.max_prompt_length, media)
     if not entries:
         shortest = min(len(entry.ids) for entry in overlong)
         raise DataError(
@@ -199,54 +205,119 @@ class RowReader:
         self._media = media
         self._columns = columns
         self._folder = folder
-        self._pictures = rows.only([name for name in rows.columns if name == columns.images])
+        stored = (columns.images, columns.videos)
+        self._texts = rows.only([name for name in rows.columns if name not in stored])
+        self._stored = {name: rows.only([name]) for name in rows.columns if name in stored}
+        fingerprint = getattr(rows.table, "_fingerprint", None)
+        self._key = f"{fingerprint}|{columns.images}" if fingerprint else None
+        heads = media.heads if media is not None else None
+        self._was_read = heads is not None and self._key is not None and heads.get(self._key) is not None
 
     def read(self, number: int) -> tuple[np.ndarray, list[Picture]]:
         """Token ids (P,) int64 and pictures of one row; every DataError names the row and the column."""
         names = self._columns
-        with _at(f"{self._rows.spec}, row {number}"):
-            row = self._rows[number]
-            with _at(f"column {names.answer!r} (data.answer_key)"):
+        with at(f"{self._rows.spec}, row {number}"):
+            row = self._texts[number]
+            with at(f"column {names.answer!r} (data.answer_key)"):
                 if _is_none(row[names.answer]):
                     raise DataError("it is empty, but the reward function needs an answer.")
-            with _at(f"column {names.videos!r} (data.video_key)"):
-                if _as_list(row.get(names.videos)):
-                    raise DataError("video comes in a later version.")
-            with _at(f"column {names.images!r} (data.image_key)"):
-                pictures = self._add_pictures(number, _as_list(row.get(names.images)))
-            with _at(f"column {names.prompt!r} (data.prompt_key)"):
-                self._require_images(row[names.prompt])
-                ids, _ = self._chat.encode(row[names.prompt], pictures)
-        return ids, pictures
+            with at(f"column {names.videos!r} (data.video_key)"):
+                videos = self._add_videos(number)
+            with at(f"column {names.images!r} (data.image_key)"):
+                pictures = self._add_pictures(number)
+            with at(f"column {names.prompt!r} (data.prompt_key)"):
+                self._require_columns(row[names.prompt])
+                ids, _, media = self._chat.prepare(row[names.prompt], pictures, videos)
+        return ids, media
 
-    def _add_pictures(self, number: int, images: list[Any]) -> list[Picture]:
-        if not images:
-            return []
+    def _add_pictures(self, number: int) -> list[Picture]:
+        column = self._columns.images
+        if (known := self._known(number)) is not None:
+            return known
+        pictures = []
+        images = self._items(column, number)
+        for place, image in enumerate(images):
+            reread = functools.partial(_stored_bytes, self._stored[column], number, place)
+            with at(f"item {place}"):
+                pictures.append(self._seeing().add(image, self._folder, reread, self._place(column, number, place)))
+        if images and all(path_of(image) is None for image in images):
+            self._remember(number, pictures)
+        return pictures
+
+    def _known(self, number: int) -> list[Picture] | None:
+        """The pictures of a row, out of what an earlier run read of this table; None where it did not."""
+        media, column = self._media, self._columns.images
+        if not self._was_read or media is None or media.heads is None:
+            return None
+        heads = media.heads.get(f"{self._key}|{number}")
+        if heads is None:
+            return None
+        return [
+            media.add_known(
+                head,
+                functools.partial(_stored_bytes, self._stored[column], number, place),
+                self._place(column, number, place),
+            )
+            for place, head in enumerate(heads)
+        ]
+
+    def _remember(self, number: int, pictures: Sequence[Picture]) -> None:
+        """Keep the heads of pictures that lie in the table itself, for the next run."""
+        if self._media is not None and self._media.heads is not None and self._key is not None:
+            self._media.heads.put(self._key, [])
+            self._media.heads.put(f"{self._key}|{number}", [one.head for one in pictures if one.head is not None])
+
+    def _add_videos(self, number: int) -> list[Picture]:
+        column = self._columns.videos
+        items = self._items(column, number)
+        if items and not isinstance(items[0], (str, dict, list)):
+            items = [items]  # frames of one video
+        videos = []
+        for place, item in enumerate(items):
+            reread = functools.partial(_stored_item, self._stored[column], number, place)
+            with at(f"item {place}"):
+                store, where = self._seeing(), self._place(column, number, place)
+                videos.append(store.add_video(item, self._folder, reread, where))
+        return videos
+
+    def _items(self, column: str, number: int) -> list[Any]:
+        """What a row holds of a column of pictures or videos, if there is one."""
+        return _as_list(self._stored[column][number][column]) if column in self._stored else []
+
+    def _seeing(self) -> MediaStore:
         if self._media is None:
             raise DataError(
                 "it has pictures, but this is a text model; take a vision-language model, or a data.image_key that "
                 "names no column."
             )
-        pictures = []
-        for place, image in enumerate(images):
-            reread = functools.partial(_stored_bytes, self._pictures, number, place)
-            with _at(f"item {place}"):
-                pictures.append(self._media.add(image, self._folder, reread))
-        return pictures
+        return self._media
 
-    def _require_images(self, content: Any) -> None:
-        """Placeholders without any column of pictures: most likely the wrong key."""
-        if not self._pictures.columns and isinstance(content, str) and IMAGE_PLACEHOLDER in content:
-            raise DataError(
-                f"it has {IMAGE_PLACEHOLDER} placeholders, but there is no column {self._columns.images!r} with "
-                f"pictures (data.image_key). Columns found: {', '.join(self._rows.columns)}."
-            )
+    def _place(self, column: str, number: int, place: int) -> str:
+        return f"{self._rows.spec}, row {number}: column {column!r}: item {place}"
+
+    def _require_columns(self, content: Any) -> None:
+        """Placeholders without any column of pictures or videos: most likely the wrong key."""
+        for word, kind in KINDS.items():
+            column = getattr(self._columns, f"{kind}s")
+            if kind == "video" and (self._media is None or self._media.videos is None):
+                continue  # plain text
+            if column not in self._stored and isinstance(content, str) and word in content:
+                raise DataError(
+                    f"it has {word} placeholders, but there is no column {column!r} with "
+                    f"{'pictures' if kind == 'image' else 'videos'} (data.{kind}_key). Columns found: "
+                    f"{', '.join(self._rows.columns)}."
+                )
 
 
-def _stored_bytes(pictures: Rows, number: int, place: int) -> bytes:
+def _stored_item(stored: Rows, number: int, place: int) -> Any:
+    """A picture or video as it stands in the table."""
+    (items,) = stored[number].values()
+    return _as_list(items)[place]
+
+
+def _stored_bytes(stored: Rows, number: int, place: int) -> bytes:
     """The bytes of a picture that lies in the table itself."""
-    (images,) = pictures[number].values()
-    return read_picture(_as_list(images)[place], None)[0]
+    return read_picture(_stored_item(stored, number, place), None)[0]
 
 
 def _is_none(value: Any) -> bool:
@@ -258,15 +329,6 @@ def _as_list(value: Any) -> list[Any]:
     if _is_none(value):
         return []
     return value if isinstance(value, list) else [value]
-
-
-@contextmanager
-def _at(place: str) -> Iterator[None]:
-    """Put a place in front of what a DataError says."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from error
 
 
 def _in_threads(read: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:
@@ -285,7 +347,10 @@ def _too_long(place: str, needed: int, pictures: Sequence[Picture], limit: int) 
     )
 
 
-def _report(entries: Sequence[Entry], overlong: Sequence[Entry], limit: int) -> Report:
+def _report(entries: Sequence[Entry], overlong: Sequence[Entry], limit: int, media: MediaStore | None) -> Report:
+    videos = [
+        sum(media.picture(handle).is_video for handle in entry.media) if media is not None else 0 for entry in entries
+    ]
     lengths = [len(entry.ids) for entry in entries]
     points = (50, 90, 99, 100)
     values = np.percentile(lengths, points, method="higher").tolist() if lengths else []
@@ -295,5 +360,6 @@ def _report(entries: Sequence[Entry], overlong: Sequence[Entry], limit: int) -> 
         longest=max(len(entry.ids) for entry in (*entries, *overlong)),
         limit=limit,
         percentiles={f"p{point}": int(value) for point, value in zip(points, values, strict=False)},
-        max_pictures=max((len(entry.media) for entry in entries), default=0),
+        max_pictures=max((len(entry.media) - own for entry, own in zip(entries, videos, strict=True)), default=0),
+        max_videos=max(videos, default=0),
     )

@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,15 @@ PNG_TEXT = {b"eXIf", b"tEXt", b"zTXt", b"iTXt"}  # chunks that can say how a pic
 SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 JPEG_END = b"\xff\xd9"
 TAIL = 1 << 16  # bytes at the end of a JPEG file where its end is looked for
+
+
+@contextmanager
+def at(place: str) -> Iterator[None]:
+    """Put a place in front of what a DataError says."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
@@ -58,6 +68,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
+
+
+def path_of(image: Any) -> Any:
+    """The path by which a picture is given; None for one that is given in itself."""
+    if isinstance(image, dict):
+        image = None if image.get("bytes") else image.get("path")
+    return image if isinstance(image, (str, os.PathLike)) and str(image) else None
 
 
 def read_picture(image: Any, folder: Path | None) -> tuple[bytes, Path | None]:

@@ -1,4 +1,4 @@
-"""Pictures: open, turn upright, resize to the pixel budget once, and hand the model's inputs out by content handle.
+"""Pictures and videos by content handle: measured from their headers, decoded once and ahead of use.
 
 Pictures are resized nowhere else: the over-long filter, the sampler and the trainer all ask the same store, so that
 they see the same pixels and the same number of tokens. Does not know model families, rows or text.
@@ -6,34 +6,40 @@ they see the same pixels and the same number of tokens. Does not know model fami
 
 import functools
 import hashlib
-import io
 import os
-import struct
 import threading
-import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
+from easyr1.data.decode import at, local_file, open_upright, path_of, read_file, read_picture, upright_size
+from easyr1.data.heads import Head, Heads, file_key
 from easyr1.data.processor import Measured, Reader
+from easyr1.data.video import Clip, Video, VideoReader, open_video
 from easyr1.errors import DataError
 
-# What Pillow raises for files that are truncated or broken, by format.
-BROKEN_FILE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
+AHEAD = 4  # most threads that decode ahead
+VALUES_PER_PIXEL = 2 * 3 * 4  # most bytes of inputs for each pixel: two moments, three colours, float32
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What is known of a picture without its pixels. Sizes are (width, height) of the upright picture."""
+    """What is known of a picture or video without its pixels. Sizes are (width, height), upright."""
 
     handle: str
     size: tuple[int, int]
-    measured: Measured = field(repr=False, compare=False)
+    measured: Measured | Clip = field(repr=False, compare=False)
+    head: Head | None = field(default=None, repr=False, compare=False)  # of a picture
+
+    @property
+    def is_video(self) -> bool:
+        return isinstance(self.measured, Clip)
 
     @property
     def fitted(self) -> tuple[int, int]:
@@ -45,82 +51,87 @@ class Picture:
         return len(self.measured.ids)
 
 
-def open_upright(data: bytes) -> Image.Image:
-    """Decode a picture wholly, turn it as its EXIF orientation says, and make it 8-bit RGB.
+@dataclass(frozen=True)
+class _Source:
+    """Where a picture or video is read again; `place` names row and file for errors."""
 
-    Transparency is laid on white, as a page or a browser shows it; 16-bit grey is scaled down.
-    Raises DataError for broken files, for pictures of more pixels than Pillow calls safe and for modes without a
-    known range.
-    """
-    try:
-        image = Image.open(io.BytesIO(data))
-        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
-            raise DataError(f"{image.width}x{image.height} pixels is more than {Image.MAX_IMAGE_PIXELS}; shrink it.")
-        return to_rgb(ImageOps.exif_transpose(image))
-    except DataError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{error} Shrink the picture.") from error
-    except UnidentifiedImageError as error:
-        raise DataError(f"no picture in a format that Pillow reads; it begins with {data[:12]!r}.") from error
-    except BROKEN_FILE_ERRORS as error:
-        raise DataError(
-            f"not a whole picture ({error or type(error).__name__}); {len(data)} bytes were read."
-        ) from error
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """8-bit RGB of a picture of any mode; see open_upright."""
-    if image.mode.startswith("I"):
-        grey = np.asarray(image, dtype=np.int64).clip(0, 65535)
-        return Image.fromarray(((grey * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
-    if image.mode == "F":
-        raise DataError("a picture of floating-point numbers has no agreed range of brightness; save it as 8 bit.")
-    if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    place: str
+    read: Callable[[], Any]  # the bytes of a picture's file, or a Video
 
 
 class MediaStore:
-    """Pictures by handle, with the model inputs of those used last.
+    """Pictures and videos by handle, with the model inputs of those used last.
 
-    A handle is the SHA-256 of the encoded file and of the resizing rule: equal pictures share one handle, in every
-    process and every run. The store keeps where a picture can be read again, not its pixels. Safe for threads.
+    A handle is a hash of the encoded file and of the resizing rule: equal pictures share one handle, in every process
+    and every run. The store keeps where a picture can be read again, not its pixels. Safe for threads.
     """
 
-    def __init__(self, reader: Reader, cache_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        cache_bytes: int = 1 << 30,
+        videos: VideoReader | None = None,
+        heads: Heads | None = None,
+    ) -> None:
+        """`videos` None: the model takes none. `heads` None: every file is read anew."""
         self.reader = reader
+        self.videos = videos
+        self.heads = heads
         self._pictures: dict[str, Picture] = {}
-        self._readers: dict[str, Callable[[], bytes]] = {}
+        self._sources: dict[str, _Source] = {}
         self._cache: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._cached_bytes = 0
+        self._pending: dict[str, Future[dict[str, np.ndarray]]] = {}
+        self._sound: set[str] = set()
+        self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._pictures)
 
-    def add(self, image: Any, folder: Path | None = None, reread: Callable[[], bytes] | None = None) -> Picture:
+    def add(
+        self, image: Any, folder: Path | None = None, reread: Callable[[], bytes] | None = None, place: str = ""
+    ) -> Picture:
         """Take a picture in: a PIL image, a path, the bytes of a file or {"bytes": ..., "path": ...}.
 
-        Relative paths start from `folder`. The picture is decoded wholly once, to find out that it can be.
-        `reread` gives the same bytes again later, so that the store need not hold them.
-        Raises DataError that names the file.
+        Relative paths start from `folder`. Only the header is read, and that of a file that did not change since an
+        earlier run not even once. `reread` gives the same bytes again later, so that the store need not hold them;
+        `place` says where the picture comes from. Raises DataError that names the file.
         """
+        if (given := path_of(image)) is not None:
+            return self._add_file(given, folder, place)
         data, path = read_picture(image, folder)
-        try:
-            picture = self._measure(data)
-        except DataError as error:
-            name = path or (image.get("path") if isinstance(image, dict) else None) or "without a file name"
-            raise DataError(f"picture {name}: {error}") from error
-        if path is not None:
-            reread = path.read_bytes
+        name = str(path or (image.get("path") if isinstance(image, dict) else None) or "")
+        return self.add_known(_head(data, name), reread or functools.partial(_held, data), place)
+
+    def add_known(self, head: Head, read: Callable[[], bytes], place: str = "") -> Picture:
+        """Take in a picture whose header was read before; `read` gives its bytes."""
+        handle = _hash(f"{head.digest} {self.reader.rule}")
         with self._lock:
-            self._pictures.setdefault(picture.handle, picture)
-            self._readers.setdefault(picture.handle, reread or functools.partial(_held, data))
-        return picture
+            known = self._pictures.get(handle)
+        if known is not None:
+            return known
+        named = f"picture {head.name or 'without a file name'}"
+        with at(named):
+            measured = self.reader.measure(head.width, head.height)
+        source = _Source(f"{place}: {named}" if place else named, read)
+        return self._keep(Picture(handle, (head.width, head.height), measured, head), source)
+
+    def add_video(
+        self, item: Any, folder: Path | None = None, reread: Callable[[], Any] | None = None, place: str = ""
+    ) -> Picture:
+        """Take a video in, see open_video; `reread` gives the same item again. DataError names the file."""
+        if self.videos is None:
+            raise DataError("this model takes no videos; see docs/data.md for those that do.")
+        video = open_video(item, folder)
+        footage = video.footage
+        handle = _hash(f"{footage.digest} {self.videos.rule}")
+        reopen = functools.partial(_held, video)
+        if reread is not None and not video.is_light:
+            reopen = functools.partial(_reopened, reread, folder)
+        picture = Picture(handle, footage.size, self.videos.measure(footage))
+        return self._keep(picture, _Source(f"{place}: video" if place else "video", reopen))
 
     def picture(self, handle: str) -> Picture:
         return self._pictures[handle]
@@ -129,36 +140,131 @@ class MediaStore:
         return self._pictures[handle].num_tokens
 
     def image(self, handle: str) -> Image.Image:
-        """The upright RGB picture at the size that the model sees."""
+        """The upright RGB picture at the size that the model sees; of a video its first frame."""
         picture = self._pictures[handle]
-        image = open_upright(self._readers[handle]())
-        return self.reader.resize(image, picture.fitted)
+        if isinstance(picture.measured, Clip):
+            with at(self._sources[handle].place):
+                (first,) = self._sources[handle].read().read(picture.measured.indices[:1])
+            return first.resize(picture.fitted)
+        return self.reader.resize(self._decoded(picture), picture.fitted)
 
     def inputs(self, handle: str) -> dict[str, np.ndarray]:
         """Model inputs of one picture, as the model's family names and shapes them (see data/processor.py).
 
-        The arrays are shared by all callers: do not write to them.
+        The arrays are shared by all callers: do not write to them. Raises DataError, which names row and file, where
+        the body of the file is broken or has changed.
         """
         with self._lock:
             if handle in self._cache:
                 self._cache.move_to_end(handle)
                 return self._cache[handle]
-        inputs = self.reader.inputs(self.image(handle))
-        self._remember(handle, inputs)
-        return inputs
+            other = self._pending.get(handle)
+            if other is None:
+                own = self._pending[handle] = Future()
+        if other is not None:
+            return other.result()
+        try:
+            made = self._made(handle)
+        except BaseException as error:
+            with self._lock:
+                del self._pending[handle]
+            own.set_exception(error)
+            raise
+        self._remember(handle, made)
+        own.set_result(made)
+        return made
 
-    def _measure(self, data: bytes) -> Picture:
-        handle = hashlib.sha256(data + self.reader.rule.encode()).hexdigest()
-        known = self._pictures.get(handle)
-        if known is not None:
-            return known
-        size = open_upright(data).size
-        return Picture(handle, size, self.reader.measure(*size))
+    def prefetch(self, handles: Iterable[str]) -> None:
+        """Start to decode what is asked for next, in the background and as far as the cache holds it."""
+        room = self._cache_bytes // 2
+        for handle in dict.fromkeys(handles):
+            room -= self._most_bytes(handle)
+            if room < 0:
+                return
+            with self._lock:
+                if handle in self._cache or handle in self._pending:
+                    continue
+                if self._workers is None:
+                    self._workers = ThreadPoolExecutor(min(AHEAD, os.cpu_count() or 1), "pictures")
+            self._workers.submit(self.problem, handle)
+
+    def problem(self, handle: str) -> str | None:
+        """What is wrong with the body of a picture, told with row and file; None once it was decoded."""
+        if handle in self._sound:
+            return None
+        try:
+            self.inputs(handle)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def deep_check(self, workers: int = 16, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Decode every picture and video; what is wrong with them, each with the first row that holds it."""
+        found = []
+        with ThreadPoolExecutor(min(workers, os.cpu_count() or 1)) as threads:
+            for done, problem in enumerate(threads.map(self._decoding_problem, list(self._pictures)), start=1):
+                if problem is not None:
+                    found.append(problem)
+                if progress is not None:
+                    progress(done, len(self._pictures))
+        return found
+
+    def _add_file(self, given: str | os.PathLike[str], folder: Path | None, place: str) -> Picture:
+        path = local_file(given, folder, "picture")
+        key = file_key(path)
+        heads = self.heads.get(key) if self.heads is not None and key is not None else None
+        if not heads:
+            is_relative = not Path(given).expanduser().is_absolute()
+            heads = [_head(read_file(path, "picture", is_relative), str(path))]
+            if self.heads is not None and key is not None and key == file_key(path):
+                self.heads.put(key, heads)
+        return self.add_known(heads[0], functools.partial(_read_again, path), place)
+
+    def _keep(self, picture: Picture, source: _Source) -> Picture:
+        """The picture, or the equal one that was there before."""
+        with self._lock:
+            self._sources.setdefault(picture.handle, source)
+            return self._pictures.setdefault(picture.handle, picture)
+
+    def _made(self, handle: str) -> dict[str, np.ndarray]:
+        measured = self._pictures[handle].measured
+        if isinstance(measured, Clip):
+            assert self.videos is not None
+            with at(self._sources[handle].place):
+                return self.videos.inputs(self._sources[handle].read(), measured)
+        return self.reader.inputs(self.image(handle))
+
+    def _decoded(self, picture: Picture) -> Image.Image:
+        """The whole picture, which must be the one that was measured."""
+        assert picture.head is not None
+        source = self._sources[picture.handle]
+        with at(source.place):
+            data = source.read()
+            if hashlib.sha256(data).hexdigest() != picture.head.digest:
+                raise DataError("the file has changed since it was measured.")
+            return open_upright(data)
+
+    def _decoding_problem(self, handle: str) -> str | None:
+        picture = self._pictures[handle]
+        try:
+            if isinstance(picture.measured, Clip):
+                with at(self._sources[handle].place):
+                    self._sources[handle].read().read(picture.measured.indices)
+            else:
+                self._decoded(picture)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def _most_bytes(self, handle: str) -> int:
+        picture = self._pictures[handle]
+        times = picture.measured.grid[0] if isinstance(picture.measured, Clip) else 1
+        return times * picture.fitted[0] * picture.fitted[1] * VALUES_PER_PIXEL
 
     def _remember(self, handle: str, inputs: dict[str, np.ndarray]) -> None:
         with self._lock:
-            if handle in self._cache:
-                return
+            del self._pending[handle]
+            self._sound.add(handle)
             self._cache[handle] = inputs
             self._cached_bytes += _num_bytes(inputs)
             while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
@@ -166,42 +272,29 @@ class MediaStore:
                 self._cached_bytes -= _num_bytes(dropped)
 
 
-def read_picture(image: Any, folder: Path | None) -> tuple[bytes, Path | None]:
-    """The encoded bytes of a picture given in any form, and its file if it has one of its own."""
-    if isinstance(image, dict):
-        image = image.get("bytes") or image.get("path")
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        return bytes(image), None
-    if isinstance(image, Image.Image):
-        return _encode(image), None
-    if not isinstance(image, (str, os.PathLike)) or not str(image):
-        raise DataError(f"a picture must be a path, bytes or {{'bytes', 'path'}}, but it is {image!r:.80}.")
-    if "://" in str(image):
-        raise DataError(f"{image}: pictures are not fetched from the network; download them and give their paths.")
-    path = Path(image).expanduser()
-    if not path.is_absolute():
-        if folder is None:
-            raise DataError(f"picture {path}: a relative path needs data.image_dir, as the rows have no folder here.")
-        path = folder / path
+def _head(data: bytes, name: str) -> Head:
+    """What a picture's file is and how large; DataError that names it."""
+    with at(f"picture {name or 'without a file name'}"):
+        return Head(hashlib.sha256(data).hexdigest(), *upright_size(data), name)
+
+
+def _read_again(path: Path) -> bytes:
     try:
-        return path.read_bytes(), path.absolute()
+        return path.read_bytes()
     except OSError as error:
-        cure = "" if Path(image).is_absolute() else " (relative paths start from data.image_dir or the data file)"
-        raise DataError(f"picture {path}: {error.strerror or error}{cure}.") from error
+        raise DataError(f"{error.strerror or error}.") from error
 
 
-def _encode(image: Image.Image) -> bytes:
-    """PNG bytes of a picture in memory, upright, as its EXIF data does not survive."""
-    buffer = io.BytesIO()
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
-        upright = to_rgb(upright)
-    upright.save(buffer, format="PNG")
-    return buffer.getvalue()
+def _reopened(reread: Callable[[], Any], folder: Path | None) -> Video:
+    return open_video(reread(), folder)
 
 
-def _held(data: bytes) -> bytes:
-    return data
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _held(thing: Any) -> Any:
+    return thing
 
 
 def _num_bytes(inputs: dict[str, np.ndarray]) -> int:

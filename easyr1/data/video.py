@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from easyr1.data.decode import local_file, open_upright, read_file, read_picture, upright_size
+from easyr1.data.decode import at, local_file, open_upright, read_picture, upright_size
 from easyr1.data.processor import PatchRule, fit, patch_rule
 from easyr1.errors import ConfigError, DataError
 
@@ -51,6 +51,7 @@ class Video(Protocol):
     """Where the frames of one video come from."""
 
     footage: Footage
+    is_light: bool  # whether it holds no pixels
 
     def read(self, indices: Sequence[int]) -> list[Image.Image]:
         """These frames, upright and RGB; indices rise. Raises DataError for what cannot be decoded."""
@@ -247,18 +248,31 @@ class FrameVideo:
         if not frames:
             raise DataError("a video has no frames.")
         self._frames = frames
-        digests, sizes = [], []
+        self.is_light = all(isinstance(frame, Path) for frame in frames)
+        self._digests, sizes = [], []
         for number in range(len(frames)):
             data = self._data(number)
-            digests.append(hashlib.sha256(data).hexdigest())
-            sizes.append(_told(number, upright_size, data))
+            self._digests.append(hashlib.sha256(data).hexdigest())
+            with at(self._name(number)):
+                sizes.append(upright_size(data))
         if odd := next((number for number, size in enumerate(sizes) if size != sizes[0]), None):
             raise DataError(f"frame {odd} is {sizes[odd]} pixels large, but frame 0 {sizes[0]}.")
-        digest = hashlib.sha256(f"{fps} {digests}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{fps} {self._digests}".encode()).hexdigest()
         self.footage = Footage(len(frames), sizes[0], fps, digest)
 
     def read(self, indices: Sequence[int]) -> list[Image.Image]:
-        return [_told(number, open_upright, self._data(number)) for number in indices]
+        return [self._frame(number) for number in indices]
+
+    def _frame(self, number: int) -> Image.Image:
+        data = self._data(number)
+        with at(self._name(number)):
+            if hashlib.sha256(data).hexdigest() != self._digests[number]:
+                raise DataError("the file has changed since it was measured.")
+            return open_upright(data)
+
+    def _name(self, number: int) -> str:
+        frame = self._frames[number]
+        return f"frame {number}, {frame}" if isinstance(frame, Path) else f"frame {number}"
 
     def _data(self, number: int) -> bytes:
         return read_picture(self._frames[number], None)[0]
@@ -266,6 +280,8 @@ class FrameVideo:
 
 class FileVideo:
     """A video file. Its frames are counted by its packets, as headers may be wrong."""
+
+    is_light = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -304,7 +320,7 @@ class _opened:
 
     def __enter__(self) -> Any:
         try:
-            import av
+            import av  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise DataError(
                 f"video {self._path}: video files need PyAV; pip install 'easyr1[video]', or give a list of frames."
@@ -338,10 +354,3 @@ def _file_digest(path: Path) -> str:
         while chunk := file.read(CHUNK):
             found.update(chunk)
     return found.hexdigest()
-
-
-def _told(number: int, look: Callable[[bytes], Any], data: bytes) -> Any:
-    try:
-        return look(data)
-    except DataError as error:
-        raise DataError(f"frame {number}: {error}") from error

@@ -202,7 +202,14 @@ GOOD = [row(images=None), row(images=None)]
         (row("<image>", images=["nosuch.png"]), r"row 2: column 'images' .*item 0: .*nosuch\.png: No such file"),
         (row("<image>", images=["long.png"]), r"row 2: .*long\.png: 900x3 pixels"),
         (row("<image>", images=[None]), r"row 2: .*item 0: a picture must be"),
-        (row(videos=["a.mp4"]), r"row 2: column 'videos' .*video comes in a later version"),
+        (
+            row(videos=["a.mp4"]),
+            r"row 2: column 'videos' .*item 0: .*a\.mp4: (video files need PyAV|there is no such)",
+        ),
+        (row("<video>", videos=[]), r"row 2: .*<video> placeholders: 1, videos: 0"),
+        (row("<video>" * 2, videos=[["ok.png"]]), r"row 2: .*<video> placeholders: 2, videos: 1"),
+        (row("<video>", videos=[["nosuch.png"]]), r"row 2: column 'videos' .*item 0: .*nosuch\.png: No such file"),
+        (row("<video><|video_pad|>", videos=[["ok.png"]]), r"row 2: .*<\|video_pad\|>"),
     ],
 )
 def test_a_bad_row_is_named_with_its_column(tmp_path, vision_chat, bad, expected):
@@ -248,3 +255,65 @@ def test_real_geometry_pictures(vision_chat):
         assert (prompt.ids == vision_chat.image_token_id).sum() == grid.prod() // 4
         assert np.asarray(media.image(handle)).mean() > 220  # thin drawings on transparent, so white, ground
         assert "choices" in prompt.columns
+
+
+def test_pictures_and_videos_of_a_row_stand_in_the_order_of_their_placeholders(tmp_path, vision_chat):
+    for seed in range(6):
+        tiny.picture(seed=seed).save(tmp_path / f"{seed}.png")
+    rows = [
+        row("<video>a<image>b<video>c<image>", images=["0.png", "1.png"], videos=[["2.png", "3.png"], ["4.png"]]),
+        row("<image>", images=["5.png"], videos=None),
+        row("no media", images=[], videos=[]),
+        row("<video>", images=None, videos=[{"frames": ["0.png"] * 8, "fps": 4.0}]),
+    ]
+    media = vision_chat.media_store()
+    prompts = load(tiny.write_rows(tmp_path / "rows.jsonl", rows), vision_chat, media=media)
+    kinds = [[media.picture(handle).is_video for handle in prompt.media] for prompt in prompts]
+    assert kinds == [[True, False, True, False], [False], [], [True]]
+    mixed = prompts[0]
+    assert mixed.text.count("<|video_pad|>") == mixed.text.count("<|image_pad|>") == 2
+    assert len(mixed.columns["image_sizes"]) == 2
+    pads = {tiny.token_id(f"<|{kind}_pad|>"): kind for kind in ("image", "video")}
+    found = [pads[token] for token in mixed.ids.tolist() if token in pads]
+    assert found == ["video"] * 4 + ["image"] * 4 + ["video"] * 4 + ["image"] * 4
+    assert (prompts.report.max_pictures, prompts.report.max_videos) == (2, 2)
+    assert (prompts[3].ids == tiny.token_id("<|video_pad|>")).sum() == 2 * 4  # 4 frames of 2 seconds
+
+
+def test_a_text_model_takes_the_word_video_as_text(tmp_path, text_chat):
+    (prompt,) = load(tiny.write_rows(tmp_path / "rows.jsonl", [row("What does <video> do?")]), text_chat)
+    assert "<video>" in prompt.text
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_second_run_reads_no_header_again(tmp_path, vision_chat, monkeypatch, form):
+    from easyr1.data.heads import Heads
+
+    path = tiny.write_rows(tmp_path / f"rows.{form}", tiny.vision_rows(3, 2))
+    for file in tmp_path.rglob("*.*"):
+        os.utime(file, ns=(0, file.stat().st_mtime_ns - 10**11))
+
+    def prompts():
+        media = vision_chat.media_store(heads=Heads(tmp_path / "cache"))
+        found = load(path, vision_chat, media=media)
+        return [(prompt.ids.tolist(), prompt.media) for prompt in found], media
+
+    first, _ = prompts()
+    monkeypatch.setattr("easyr1.data.media.upright_size", None)
+    again, media = prompts()
+    assert again == first
+    assert media.inputs(again[0][1][0])["pixel_values"].shape[0] > 0
+
+
+def test_a_broken_body_is_no_matter_before_it_is_needed(tmp_path, vision_chat):
+    tiny.picture(200, 200).save(tmp_path / "bad.png")
+    data = (tmp_path / "bad.png").read_bytes()
+    place = data.index(b"IDAT") + 60
+    (tmp_path / "bad.png").write_bytes(data[:place] + bytes(200) + data[place + 200 :])
+    media = vision_chat.media_store()
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [row("<image>", images=["bad.png"])])
+    (prompt,) = load(path, vision_chat, media=media)
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl, row 0: column 'images': item 0: picture .*bad\.png: not a whole"
+    ):
+        media.inputs(prompt.media[0])

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from easyr1.data.media import MediaStore, open_upright
+from easyr1.data.decode import open_upright
+from easyr1.data.heads import Head, Heads
+from easyr1.data.media import MediaStore
 from easyr1.data.processor import GridReader, fit, patch_rule
 from easyr1.errors import ConfigError, DataError
 from tests import tiny
@@ -83,44 +85,8 @@ def test_a_handle_belongs_to_content_and_limits():
     assert handle != store().add(encoded(tiny.picture(seed=1))).handle
 
 
-RED = (200, 30, 60)
-
-
-@pytest.mark.parametrize(
-    ("mode", "color", "expected"),
-    [
-        ("RGB", RED, RED),
-        ("L", 77, (77, 77, 77)),
-        ("1", 1, (255, 255, 255)),
-        ("LA", (0, 51), (204, 204, 204)),
-        ("RGBA", (*RED, 255), RED),
-        ("RGBA", (0, 0, 0, 0), (255, 255, 255)),
-        ("RGBA", (0, 0, 0, 51), (204, 204, 204)),
-        ("I;16", 65535, (255, 255, 255)),
-        ("I;16", 257 * 77, (77, 77, 77)),
-        ("CMYK", (0, 255, 255, 0), (255, 0, 0)),
-    ],
-)
-def test_every_mode_becomes_the_colours_that_a_person_sees(mode, color, expected):
-    image = Image.new(mode, (30, 30), color)
-    from_file = open_upright(encoded(image, "TIFF" if mode == "CMYK" else "PNG"))
-    ours = store()
-    from_memory = ours.image(ours.add(image).handle)
-    for seen in (from_file, from_memory):
-        assert (seen.mode, seen.getpixel((5, 5))) == ("RGB", expected)
-
-
-def test_palettes_with_and_without_transparency():
-    image = tiny.picture().convert("P")
-    assert open_upright(encoded(image)).tobytes() == image.convert("RGB").tobytes()
-    clear = Image.new("P", (30, 30), 0)
-    clear.putpalette([10, 20, 30])
-    assert open_upright(encoded(clear)).getpixel((1, 1)) == (10, 20, 30)
-    assert open_upright(encoded(clear, transparency=0)).getpixel((1, 1)) == (255, 255, 255)
-
-
 @pytest.mark.parametrize("as_file", [True, False])
-def test_the_rotate_flag_of_a_camera_is_obeyed(as_file):
+def test_a_picture_is_kept_upright_and_at_its_fitted_size(as_file):
     picture = tiny.picture(84, 28)
     exif = Image.Exif()
     exif[0x0112] = 6  # turned a quarter to the left; shown upright it is turned to the right
@@ -130,15 +96,6 @@ def test_the_rotate_flag_of_a_camera_is_obeyed(as_file):
     upright = picture.transpose(Image.Transpose.ROTATE_270)
     assert added.size == (28, 84)
     assert ours.image(added.handle).tobytes() == upright.resize(added.fitted, Image.Resampling.BICUBIC).tobytes()
-
-
-def test_a_truncated_file_is_found_when_it_is_added(tmp_path):
-    for form in ("JPEG", "PNG"):
-        path = tmp_path / f"half.{form.lower()}"
-        data = encoded(tiny.picture(200, 200), form)
-        path.write_bytes(data[: len(data) // 2])
-        with pytest.raises(DataError, match=rf"{path}.*not a whole picture"):
-            store().add(path)
 
 
 @pytest.mark.parametrize(
@@ -159,19 +116,6 @@ def test_a_truncated_file_is_found_when_it_is_added(tmp_path):
 def test_what_cannot_be_used_is_told(tmp_path, image, expected):
     with pytest.raises(DataError, match=expected):
         store().add(image, tmp_path)
-
-
-def test_a_relative_path_without_a_folder_asks_for_image_dir():
-    with pytest.raises(DataError, match=r"a\.png.*data\.image_dir"):
-        store().add("a.png")
-
-
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize("limit", [1000, 400])  # Pillow warns above its limit and raises above twice the limit
-def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch, limit):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-    with pytest.raises(DataError, match=f"40x40 pixels is more than {limit}|1600 pixels"):
-        store().add(encoded(Image.new("L", (40, 40))))
 
 
 def test_limits_that_exclude_each_other_and_foreign_processors_are_refused():
@@ -200,7 +144,7 @@ def test_a_file_is_read_again_rather_than_held(tmp_path):
     ours = store()
     handle = ours.add("a.png", tmp_path).handle
     (tmp_path / "a.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"a\.png"):
+    with pytest.raises(DataError, match=r"a\.png: No such file"):
         ours.inputs(handle)
 
 
@@ -229,3 +173,123 @@ def test_threads_get_the_same_inputs():
     for seed, arrays in enumerate(inputs):
         assert np.array_equal(arrays["pixel_values"], ours.inputs(added[seed % 7].handle)["pixel_values"])
     assert ours._cached_bytes == sum(array.nbytes for arrays in ours._cache.values() for array in arrays.values())
+
+
+def broken_body():
+    """A PNG file whose header and end are whole, but not what is between."""
+    data = encoded(tiny.picture(200, 200), "PNG")
+    place = data.index(b"IDAT") + 60
+    return data[:place] + bytes(200) + data[place + 200 :]
+
+
+def test_only_headers_are_read_until_inputs_are_asked_for(monkeypatch):
+    ours = store()
+    decoded = []
+    monkeypatch.setattr("easyr1.data.media.open_upright", lambda data: decoded.append(1) or Image.new("RGB", (56, 56)))
+    added = ours.add(encoded(tiny.picture()))
+    assert (added.num_tokens, decoded) == (4, [])
+    ours.inputs(added.handle)
+    assert decoded == [1]
+
+
+def test_a_body_that_fails_names_row_and_file(tmp_path):
+    (tmp_path / "a.png").write_bytes(broken_body())
+    ours = store()
+    handle = ours.add("a.png", tmp_path, place="rows.jsonl, row 3: item 0").handle
+    expected = r"rows\.jsonl, row 3: item 0: picture .*a\.png: not a whole picture"
+    for _ in range(2):
+        with pytest.raises(DataError, match=expected):
+            ours.inputs(handle)
+    assert "row 3" in str(ours.problem(handle))
+    good = ours.add(encoded(tiny.picture())).handle
+    assert ours.problem(good) is None
+    (problem,) = ours.deep_check(2)
+    assert "row 3" in problem and "a.png" in problem
+
+
+def test_a_file_that_changes_is_told_rather_than_used(tmp_path):
+    tiny.picture().save(tmp_path / "a.png")
+    ours = store()
+    handle = ours.add("a.png", tmp_path).handle
+    tiny.picture(seed=1).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png: the file has changed"):
+        ours.inputs(handle)
+
+
+def test_each_picture_is_processed_once_however_many_ask_at_once(monkeypatch):
+    ours = store()
+    made = []
+    inner = ours.reader.inputs
+    monkeypatch.setattr(ours.reader, "inputs", lambda image: made.append(1) or inner(image))
+    handles = [ours.add(tiny.picture(200, 200, seed=seed)).handle for seed in range(4)]
+    ours.prefetch(handles)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ours.inputs, handles * 10))
+    assert len(made) == 4
+    assert not ours._pending
+
+
+def test_prefetching_stops_at_half_the_cache_and_swallows_what_is_broken(tmp_path):
+    (tmp_path / "a.png").write_bytes(broken_body())
+    bad = store()
+    bad.prefetch([bad.add("a.png", tmp_path).handle])
+    bad._workers.shutdown()
+    assert not bad._cache and not bad._pending
+    one = 56 * 56 * 24
+    ours = store(cache_bytes=5 * one)
+    ours.prefetch([ours.add(tiny.picture(seed=seed)).handle for seed in range(9)])
+    ours._workers.shutdown()
+    assert len(ours._cache) == 2
+
+
+def old(path):
+    """A file as if it had been written long ago."""
+    import os
+
+    found = path.stat()
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 10**11))
+
+
+def test_heads_of_files_are_kept_from_run_to_run_until_a_file_changes(tmp_path, monkeypatch):
+    tiny.picture(64, 48).save(tmp_path / "a.png")
+    old(tmp_path / "a.png")
+
+    def added(folder=tmp_path / "cache"):
+        ours = MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), 6), heads=Heads(folder))
+        found = ours.add("a.png", tmp_path)
+        ours.heads.flush()
+        return found
+
+    first = added()
+    reads = []
+    monkeypatch.setattr("easyr1.data.media.upright_size", lambda data: reads.append(1) or (640, 480))
+    assert added() == first and not reads
+    assert added(tmp_path / "other").size == (640, 480) and reads
+    tiny.picture(48, 64).save(tmp_path / "a.png")
+    old(tmp_path / "a.png")
+    assert added().handle != first.handle
+
+
+def test_a_file_that_is_too_fresh_to_be_trusted_is_read_again(tmp_path):
+    tiny.picture().save(tmp_path / "a.png")
+    heads = Heads(tmp_path / "cache")
+    MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), 6), heads=heads).add("a.png", tmp_path)
+    assert not heads._new
+
+
+def test_a_cache_that_cannot_be_used_does_no_harm(tmp_path, caplog):
+    (tmp_path / "pictures.sqlite").write_bytes(b"no database" * 100)
+    heads = Heads(tmp_path)
+    heads.put("a", [Head("0", 1, 1)])
+    heads.flush()
+    assert heads.get("a") is None
+    assert "EASYR1_CACHE" in caplog.text
+
+
+def test_the_cache_folder_can_be_chosen(tmp_path, monkeypatch):
+    monkeypatch.setenv("EASYR1_CACHE", str(tmp_path / "here"))
+    heads = Heads()
+    heads.put("key", [Head("abc", 3, 4, "name"), Head("d", 1, 1)])
+    heads.flush()
+    assert Heads(tmp_path / "here").get("key") == [Head("abc", 3, 4, "name"), Head("d", 1, 1)]
+    assert Heads(tmp_path / "here").get("other") is None

@@ -1,0 +1,184 @@
+"""Videos and pictures in one prompt: golden positions, packed = padded = the model's own forward = sampling."""
+
+import copy
+
+import numpy as np
+import pytest
+import scenes
+import tiny
+import torch
+
+from easyr1.batch import Completion, Group, Prompt, Sample
+from easyr1.data.chat import Chat
+from easyr1.data.media import MediaStore
+from easyr1.engines.pack import Budget, Packer, cut
+from easyr1.engines.protocols import Sampling
+from easyr1.engines.rollout_torch import TorchRollout
+from easyr1.engines.train import TorchTrain
+from easyr1.models.positions import Positions
+
+KINDS = tiny.VISION_KINDS
+QUESTION = "A<video>b<image>c<video>Which?"
+STOPS = frozenset(range(100, 112))
+
+
+def frames(count: int, width: int, height: int, seed: int) -> dict:
+    return {"frames": [tiny.picture(width, height, seed=seed + number) for number in range(count)], "fps": 4.0}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def scene(request, tmp_path_factory) -> tuple[str, MediaStore, list[Prompt]]:
+    """Kind, store, and prompts: two videos and a picture, a picture, text alone, a video."""
+    chat = Chat.load(str(tiny.save(request.param, tmp_path_factory.mktemp(request.param))))
+    media = chat.media_store(tiny.MIN_PIXELS, tiny.MAX_PIXELS, fps=2.0)
+    assert media is not None
+    picture = media.add(tiny.picture(84, 56, seed=50))
+    short = media.add_video(frames(8, 56, 84, seed=0))
+    long = media.add_video(frames(13, 56, 56, seed=20))
+    rows = [
+        (QUESTION, [picture], [short, long]),
+        ("<image>What?", [picture], []),
+        ("Only words", [], []),
+        ("<video>", [], [long]),
+    ]
+    prompts = []
+    for index, (text, pictures, videos) in enumerate(rows):
+        ids, _, placed = chat.prepare(text, pictures, videos)
+        prompts.append(Prompt(row=index, ids=ids, media=tuple(one.handle for one in placed), index=index))
+    return request.param, media, prompts
+
+
+def groups(prompts: list[Prompt]) -> list[Group]:
+    random = np.random.default_rng(0)
+    found = []
+    for prompt, lengths in zip(prompts, ((7, 3), (5,), (4, 6), (9, 2, 5)), strict=True):
+        answers = [random.integers(100, 300, length) for length in lengths]
+        samples = [Sample(Completion(ids, np.zeros(len(ids), np.float32), "stop", "", 0)) for ids in answers]
+        found.append(Group(prompt, samples))
+    return found
+
+
+def passes(scored, media: MediaStore, budget: Budget, batch: list[Group]):
+    packer = Packer(Positions(scored.model), media.inputs, scored.packed, scored.banned)
+    found = {}
+    for pieces in cut(batch, budget):
+        made = packer.micro_batch(batch, pieces, torch.device("cpu"))
+        log_probs = scored(made.inputs, made.targets, 0.7).log_probs
+        log_probs.square().sum().backward()
+        found.update(zip(made.places, made.split(log_probs.detach()), strict=True))
+    grads = {name: one.grad for name, one in scored.model.named_parameters() if one.grad is not None}
+    return found, grads
+
+
+def test_packed_rows_equal_padded_rows(scene):
+    kind, media, prompts = scene
+    batch = groups(prompts)
+    built = scenes.model(kind, torch.float64)
+    ours, own = passes(scenes.packed(copy.deepcopy(built)), media, Budget(tokens=100_000), batch)
+    theirs, others = passes(scenes.padded(built), media, Budget(samples=100), batch)
+    for place, values in ours.items():
+        torch.testing.assert_close(values, theirs[place], rtol=0, atol=1e-6)
+    assert own.keys() == others.keys() and any("visual" in name for name in own)
+    norm = torch.stack([grad.norm() for grad in others.values()]).max()
+    for name, grad in own.items():
+        assert (grad - others[name]).norm() / others[name].norm().clamp_min(1e-6 * norm) < 1e-5, name
+
+
+def test_log_probs_are_those_of_the_models_own_forward(scene):
+    """Positions, placeholders and the order of pictures and videos are left to transformers on one side."""
+    kind, media, prompts = scene
+    built = scenes.model(kind)
+    (group,) = [one for one in groups(prompts) if one.prompt.index == 0]
+    ours, _ = passes(scenes.packed(copy.deepcopy(built)), media, Budget(tokens=100_000), [group])
+    packer = Packer(Positions(built), media.inputs, True, scenes.packed(copy.deepcopy(built)).banned)
+    answer = torch.from_numpy(group.samples[0].completion.ids)
+    ids = torch.cat((torch.from_numpy(group.prompt.ids), answer))[None]
+    with torch.no_grad():
+        logits = built(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            mm_token_type_ids=packer.positions.token_types(ids),
+            **packer.prompt_media(group.prompt),
+        ).logits[0]
+    logits[:, packer.banned] = float("-inf")
+    log_probs = (logits / 0.7).log_softmax(-1)[len(group.prompt.ids) - 1 : -1]
+    expected = log_probs.gather(-1, answer[:, None])[:, 0]
+    torch.testing.assert_close(ours[0, 0], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_log_probs_of_the_sampled_tokens_are_the_trainers(scene, packed):
+    kind, media, prompts = scene
+    built = scenes.model(kind)
+    with torch.no_grad():
+        built.lm_head.weight *= 12
+    scored = scenes.packed(built) if packed else scenes.padded(built)
+    sampling = Sampling(n=3, temperature=0.8, max_tokens=20, seed=3)
+    answers = TorchRollout(scored, media.inputs, STOPS, max_num_seqs=5).generate(prompts, sampling)
+    sampled = [Group(prompt, [Sample(one) for one in own]) for prompt, own in zip(prompts, answers, strict=True)]
+    trainer = TorchTrain(scored, media.inputs, 0.8, Budget(tokens=400) if packed else Budget(samples=2))
+    for group, scores in zip(sampled, trainer.score(sampled), strict=True):
+        for sample, log_probs in zip(group.samples, scores, strict=True):
+            np.testing.assert_allclose(sample.completion.log_probs, log_probs, rtol=0, atol=1e-4)
+
+
+def test_the_frames_matter(scene):
+    """Another video, or the same one backwards, gives other log-probs."""
+    kind, media, prompts = scene
+    prompt = prompts[3]
+    batch = groups(prompts)[3:]
+    scored = scenes.packed(scenes.model(kind))
+    (values,) = (passes(scored, media, Budget(tokens=100_000), batch)[0][0, 0] for _ in range(1))
+    inputs = dict(media.inputs(prompt.media[0]))
+    times = int(inputs["video_grid_thw"][0, 0])
+    backwards = np.concatenate(np.split(inputs["pixel_values_videos"], times)[::-1])
+    changed = {"pixel_values_videos": backwards}
+
+    class Backwards:
+        @staticmethod
+        def inputs(handle):
+            return media.inputs(handle) | changed
+
+    others, _ = passes(scored, Backwards, Budget(tokens=100_000), batch)
+    assert (others[0, 0] - values).abs().max() > 1e-3
+
+
+def asked(kind: str, ids: list[int], **media: list) -> list[list[int]]:
+    known = {name: torch.tensor(value) for name, value in media.items()}
+    return Positions(tiny.build(kind)).of_prompt(torch.tensor(ids), known).tolist()
+
+
+IMAGE, VIDEO, START, END = (
+    tiny.token_id(f"<|{word}|>") for word in ("image_pad", "video_pad", "vision_start", "vision_end")
+)
+
+
+def test_golden_positions_of_qwen2_vl():
+    """A video of 2 moments of 1x2 tokens, then a picture of 2x2: a block begins behind the largest side before it."""
+    ids = [9, START, *[VIDEO] * 4, END, 9, START, *[IMAGE] * 4, END, 9]
+    found = asked("qwen2_vl", ids, video_grid_thw=[[2, 2, 4]], image_grid_thw=[[1, 4, 4]])
+    assert found == [
+        [0, 1, 2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 7, 9, 10],
+        [0, 1, 2, 2, 2, 2, 4, 5, 6, 7, 7, 8, 8, 9, 10],
+        [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 7, 8, 9, 10],
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(1.0, (2, 4, 6)), (0.5, (2, 3, 4)), (0.75, (2, 3, 5))])
+def test_golden_positions_of_qwen2_5_vl_follow_the_seconds(seconds, times):
+    """Two positions a second, cut to whole ones; 3 moments of 1x3 tokens."""
+    ids = [9, START, *[VIDEO] * 9, END]
+    found = asked("qwen2_5_vl", ids, video_grid_thw=[[3, 2, 6]], second_per_grid_ts=[seconds])
+    assert found[0][:11] == [0, 1, *[time for time in times for _ in range(3)]]
+    assert [row[2:11] for row in found[1:]] == [[2] * 9, [2, 3, 4] * 3]
+
+
+def test_golden_positions_of_qwen3_vl_take_each_moment_as_a_picture():
+    """Two moments of 1x2 tokens with a word of time before each, then a picture."""
+    ids = [START, 9, START, VIDEO, VIDEO, END, 9, START, VIDEO, VIDEO, END, END, START, IMAGE, END]
+    found = asked("qwen3_vl", ids, video_grid_thw=[[2, 2, 4]], image_grid_thw=[[1, 2, 2]])
+    assert found == [
+        [0, 1, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 12, 13, 14],
+        [0, 1, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 12, 13, 14],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
+    ]

@@ -34,7 +34,17 @@ DOORS = {  # the longest path that fits counts
     "easyr1/config/load.py": {"omegaconf", "yaml"},
     "easyr1/algorithms": {"torch"},
     "easyr1/rewards": {"numpy", "mathruler", "math_verify"},
-    "easyr1/data": {"numpy", "torch", "transformers", "datasets", "huggingface_hub", "PIL", "jinja2", "modelscope"},
+    "easyr1/data": {
+        "numpy",
+        "torch",
+        "transformers",
+        "datasets",
+        "huggingface_hub",
+        "PIL",
+        "jinja2",
+        "modelscope",
+        "av",
+    },
     "easyr1/models": {"numpy", "torch", "transformers", "peft", "safetensors"},
     "easyr1/engines": {"numpy", "torch", "safetensors"},
     "easyr1/engines/optimizer.py": {"torch", "optimi"},
@@ -60,6 +70,7 @@ DOORS = {  # the longest path that fits counts
     "scripts": {"rich"},
 }
 OPTIONAL = {
+    "av",
     "optimi",
     "peft",
     "wandb",

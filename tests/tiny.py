@@ -64,8 +64,12 @@ CORPUS = (
 
 
 @functools.cache
-def tokenizer(vocab_size: int = 512) -> transformers.PreTrainedTokenizerFast:
+def tokenizer(
+    vocab_size: int = 512, more: tuple[str, ...] = (), named: tuple[tuple[str, str], ...] = ()
+) -> transformers.PreTrainedTokenizerFast:
     """Byte-level BPE with Qwen's special tokens; end of sequence is <|im_end|>. Shared: do not change it.
+
+    `more` special tokens come before the fillers, `named` ones are (attribute of the tokenizer, token).
 
     Splitting is Qwen2Tokenizer's, which AutoTokenizer puts in for model type qwen2 whatever was saved.
     """
@@ -75,12 +79,12 @@ def tokenizer(vocab_size: int = 512) -> transformers.PreTrainedTokenizerFast:
     core = Tokenizer(models.BPE())
     core.normalizer, core.pre_tokenizer, core.decoder = qwen.normalizer, qwen.pre_tokenizer, qwen.decoder
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIAL_TOKENS),
+        vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(more),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     core.train_from_iterator(CORPUS * 20, trainer)
-    core.add_special_tokens(list(SPECIAL_TOKENS))
+    core.add_special_tokens([*SPECIAL_TOKENS, *more])
     core.add_tokens([f"<|filler_{number}|>" for number in range(vocab_size - core.get_vocab_size())])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -89,6 +93,7 @@ def tokenizer(vocab_size: int = 512) -> transformers.PreTrainedTokenizerFast:
         padding_side="left",
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
+        extra_special_tokens=dict(named),
     )
 
 
@@ -175,7 +180,14 @@ def build(kind: str, seed: int = 0, **sizes) -> transformers.PreTrainedModel:
     The random state of torch is the same after the call as before it.
     """
     config = text_config(kind, **sizes) if kind in TEXT_KINDS else vision_config(kind, **sizes)
-    auto = transformers.AutoModelForCausalLM if kind in TEXT_KINDS else transformers.AutoModelForImageTextToText
+    return from_config(config, seed, vision=kind in VISION_KINDS)
+
+
+def from_config(
+    config: transformers.PretrainedConfig, seed: int = 0, vision: bool = False
+) -> transformers.PreTrainedModel:
+    """A float32 model with random weights, in eval mode; the random state of torch stays as it was."""
+    auto = transformers.AutoModelForImageTextToText if vision else transformers.AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = auto.from_config(config, dtype=torch.float32)
@@ -195,7 +207,7 @@ def peak(model: transformers.PreTrainedModel, factor: float = 8.0) -> transforme
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "visual" in name:
+            if "visual" in name or "vision" in name:
                 continue
             if any(part in name for part in ("q_norm.", "k_norm.")):
                 parameter *= factor**0.5

@@ -4,7 +4,9 @@ Knows chat templates, the format prompt and the placeholders of pictures. Does n
 pixels: a picture is some ids here.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import jinja2.sandbox
 import numpy as np
 
 from easyr1.config.paths import find_file
+from easyr1.data.heads import Heads
 from easyr1.data.media import MediaStore, Picture
 from easyr1.data.model_files import ModelFiles
 from easyr1.data.processor import (
@@ -22,13 +25,23 @@ from easyr1.data.processor import (
     GridReader,
     image_token_id,
     is_grid_kind,
+    picture_keys,
     picture_token_ids,
 )
+from easyr1.data.video import FAMILIES, VideoReader
 from easyr1.errors import ConfigError, DataError
 
 IMAGE_PLACEHOLDER = "<image>"
+VIDEO_PLACEHOLDER = "<video>"  # plain text for a model that takes no videos
+KINDS = {IMAGE_PLACEHOLDER: "image", VIDEO_PLACEHOLDER: "video"}
 ROLES = ("system", "user", "assistant")
-VISION_TOKEN_KEYS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+VISION_TOKEN_KEYS = (  # without these in the tokenizer a model cannot see
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+)
 FORMAT_KEY = "data.format_prompt"
 TEMPLATE_KEY = "data.override_chat_template"
 
@@ -81,6 +94,8 @@ class Chat:
         self.image_processor = files.load_image_processor() if self.image_token_id is not None else None
         self._family = self._family_processor(config)
         self.placeholder_id = self._placeholder_id()
+        self.model_type: str = config.model_type
+        self._video_tokens = _video_tokens(config)
         self.format_prompt = FormatPrompt(find_file(format_prompt, FORMAT_KEY)) if format_prompt else None
         self._vision_words = self._words_of(config)
         self._template_override: str | None = None
@@ -107,13 +122,28 @@ class Chat:
         """Whether the model takes pictures."""
         return self.image_processor is not None
 
-    def media_store(self, min_pixels: int | None = None, max_pixels: int | None = None) -> MediaStore | None:
-        """A store that prepares pictures for this model; None for a text model."""
+    def media_store(
+        self,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+        heads: Heads | None = None,
+        **video: Any,
+    ) -> MediaStore | None:
+        """A store that prepares pictures and videos for this model; None for a text model.
+
+        `video`: fps and max_frames, see VideoReader; the pixel limits hold for its frames, too.
+        """
         if self.placeholder_id is None:
             return None
-        if self._family is None:
-            return MediaStore(GridReader(self.image_processor, self.placeholder_id, min_pixels, max_pixels))
-        return MediaStore(FamilyReader(self._family, min_pixels, max_pixels))
+        if self._family is not None:
+            return MediaStore(FamilyReader(self._family, min_pixels, max_pixels), heads=heads)
+        reader = GridReader(self.image_processor, self.placeholder_id, min_pixels, max_pixels)
+        if self._video_tokens is None:
+            return MediaStore(reader, heads=heads)
+        limits = {"min_pixels": min_pixels, "max_pixels": max_pixels}
+        words = partial(self.tokenizer.encode, add_special_tokens=False)
+        videos = VideoReader(self.image_processor, self.model_type, self._video_tokens, words, **limits, **video)
+        return MediaStore(reader, videos=videos, heads=heads)
 
     def copy_files(self, folder: Path) -> list[Path]:
         """Copy the model's tokenizer, processor, template and generation files; the override replaces the template."""
@@ -126,27 +156,33 @@ class Chat:
             turns[-1]["content"] = self.format_prompt(turns[-1]["content"])
         for turn in turns:
             self._refuse_vision_words(turn["content"])
-        return [turn | {"content": _items(turn["content"])} for turn in turns]
+        takes_videos = self._video_tokens is not None
+        placeholders = KINDS if takes_videos else {IMAGE_PLACEHOLDER: "image"}
+        return [turn | {"content": _items(turn["content"], placeholders)} for turn in turns]
 
     def render(self, content: Content) -> str:
         """The prompt as text, each picture as one placeholder of the model, up to where the answer begins."""
         return self._render(self.messages(content))
 
-    def encode(self, content: Content, pictures: Sequence[Picture] = ()) -> tuple[np.ndarray, str]:
+    def encode(
+        self, content: Content, pictures: Sequence[Picture] = (), videos: Sequence[Picture] = ()
+    ) -> tuple[np.ndarray, str]:
         """Token ids (P,) int64 with every picture at its full number of tokens, and the rendered text.
 
         Raises DataError where pictures and placeholders do not match.
         """
+        ids, text, _ = self.prepare(content, pictures, videos)
+        return ids, text
+
+    def prepare(
+        self, content: Content, pictures: Sequence[Picture] = (), videos: Sequence[Picture] = ()
+    ) -> tuple[np.ndarray, str, list[Picture]]:
+        """As `encode`, and the pictures and videos in the order of their placeholders."""
         messages = self.messages(content)
-        placeholders = sum(_num_pictures(turn["content"]) for turn in messages)
-        if placeholders != len(pictures):
-            raise DataError(
-                f"{IMAGE_PLACEHOLDER} placeholders: {placeholders}, pictures: {len(pictures)}. Write one "
-                f"{IMAGE_PLACEHOLDER} where each picture belongs."
-            )
-        text = self._framed(self._render(messages), pictures)
+        media = _in_order([kind for turn in messages for kind in _kinds(turn["content"])], pictures, videos)
+        text = self._framed(self._render(messages), media)
         ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
-        return self._expand(ids, pictures), text
+        return self._expand(ids, media), text, media
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = True) -> str:
         tokens = np.asarray(ids, dtype=np.int64).tolist()
@@ -168,15 +204,16 @@ class Chat:
 
     def _words_of(self, config: Any) -> list[str]:
         """The tokens, as text, by which this model marks pictures and videos."""
-        named = {key: getattr(config, key, None) for key in VISION_TOKEN_KEYS}
-        named |= {f"token {token}": token for token in picture_token_ids(self._family)} if self._family else {}
+        known = self.tokenizer.added_tokens_decoder
+        named = picture_keys(config)
         for key, token_id in named.items():
-            if token_id is not None and token_id not in self.tokenizer.added_tokens_decoder:
+            if token_id not in known and key in VISION_TOKEN_KEYS:
                 raise ConfigError(
                     TOKENIZER_KEY, f"{self.files.tokenizer} has no special token {token_id}, the model's {key}."
                 )
-        ids = sorted({token_id for token_id in named.values() if token_id is not None})
-        return self.tokenizer.convert_ids_to_tokens(ids)
+        ids = set(named.values()) | (picture_token_ids(self._family) if self._family else set())
+        words = self.tokenizer.convert_ids_to_tokens(sorted(ids & known.keys()))
+        return [word for word in words if word != IMAGE_PLACEHOLDER]
 
     def _refuse_vision_words(self, text: str) -> None:
         for word in self._vision_words:
@@ -207,8 +244,12 @@ class Chat:
         """Put the ids of each picture in the place of its placeholder."""
         if self.placeholder_id is None:
             return ids
-        (places,) = np.nonzero(ids == self.placeholder_id)
-        if len(places) != len(pictures):
+        video = None if self._video_tokens is None else self._video_tokens[0]
+        tokens = [video if picture.is_video else self.placeholder_id for picture in pictures]
+        (places,) = np.nonzero(
+            (ids == self.placeholder_id) | (ids == (self.placeholder_id if video is None else video))
+        )
+        if ids[places].tolist() != tokens:
             raise self._wrong_template(len(places), len(pictures))
         first, *rest = np.split(ids, places)
         parts = [first]
@@ -249,18 +290,39 @@ def _turns(content: Content) -> list[dict[str, str]]:
     return turns
 
 
-def _items(text: str) -> str | list[dict[str, str]]:
-    """The text, or where it has placeholders a list of pictures and the texts between them."""
-    if IMAGE_PLACEHOLDER not in text:
+def _items(text: str, placeholders: Mapping[str, str]) -> str | list[dict[str, str]]:
+    """The text, or where it has placeholders a list of pictures, videos and the texts between them."""
+    pieces = re.split("|".join(f"({re.escape(word)})" for word in placeholders), text)
+    if len(pieces) == 1:
         return text
-    items: list[dict[str, str]] = []
-    for number, piece in enumerate(text.split(IMAGE_PLACEHOLDER)):
-        if number:
-            items.append({"type": "image"})
-        if piece:
-            items.append({"type": "text", "text": piece})
-    return items
+    return [
+        {"type": placeholders[piece]} if piece in placeholders else {"type": "text", "text": piece}
+        for piece in pieces
+        if piece
+    ]
 
 
-def _num_pictures(items: str | list[dict[str, str]]) -> int:
-    return 0 if isinstance(items, str) else sum(item["type"] == "image" for item in items)
+def _kinds(items: str | list[dict[str, str]]) -> list[str]:
+    """Of each picture and video, in order."""
+    return [] if isinstance(items, str) else [item["type"] for item in items if item["type"] != "text"]
+
+
+def _in_order(kinds: Sequence[str], pictures: Sequence[Picture], videos: Sequence[Picture]) -> list[Picture]:
+    """The pictures and videos of a row as their placeholders follow each other."""
+    given = {"image": pictures, "video": videos}
+    for word, kind in KINDS.items():
+        if kinds.count(kind) != len(given[kind]):
+            name = "pictures" if kind == "image" else "videos"
+            raise DataError(
+                f"{word} placeholders: {kinds.count(kind)}, {name}: {len(given[kind])}. Write one {word} where each "
+                "one belongs."
+            )
+    waiting = {kind: iter(media) for kind, media in given.items()}
+    return [next(waiting[kind]) for kind in kinds]
+
+
+def _video_tokens(config: Any) -> tuple[int, int, int] | None:
+    """Ids of a video, of its start and of its end; None where the model's family has no videos here."""
+    if config.model_type not in FAMILIES:
+        return None
+    return config.video_token_id, config.vision_start_token_id, config.vision_end_token_id

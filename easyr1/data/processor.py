@@ -21,8 +21,9 @@ MODEL_KEY = "worker.actor.model.model_path"
 TOKENIZER_KEY = "worker.actor.model.tokenizer_path"
 BLANK = (64, 64)  # pixels of the picture that shows what a family makes of one
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
-# The same replacement and the same image processor; SmolVLM's own class wants num2words, for videos.
+# The same replacement of a picture by the same tokens; SmolVLM's own class wants num2words, for videos.
 STAND_INS = {"SmolVLMProcessor": "Idefics3Processor"}
+PICTURE_KEY = re.compile(r"(image|video|vision|boi|eoi)(_\w+)?_token_(id|index)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +215,12 @@ def image_token_id(config: Any) -> int | None:
     return next((int(token) for token in found if token is not None), None)
 
 
+def picture_keys(config: Any) -> dict[str, int]:
+    """Name -> id of the tokens that stand for pictures and videos or mark where they begin and end."""
+    found = {name: value for name, value in config.to_dict().items() if PICTURE_KEY.fullmatch(name)}
+    return {name: int(value) for name, value in found.items() if value is not None}
+
+
 def picture_token_ids(processor: Any) -> frozenset[int]:
     """Ids that stand for pictures or videos or mark where they begin, break and end, as the family names them."""
     found: set[Any] = set(processor.image_token_ids) | set(processor.video_token_ids)
@@ -242,13 +249,15 @@ def family_processor(config: Any, saved: dict[str, Any], image_processor: Any, t
 
 def _processor_class(config: Any, saved: dict[str, Any]) -> type:
     import transformers
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+    from transformers.models.auto import processing_auto
 
-    name = saved.get("processor_class")
-    if not (name and hasattr(transformers, name)):
-        if type(config) not in PROCESSOR_MAPPING:
-            raise ConfigError(MODEL_KEY, f"transformers has no processor for {config.model_type!r}")
-        name = PROCESSOR_MAPPING[type(config)].__name__
+    name = saved.get("processor_class") or getattr(processing_auto, "PROCESSOR_MAPPING_NAMES").get(config.model_type)
+    if name == "PixtralProcessor":
+        from easyr1.data.pixtral import PixtralPictures
+
+        return PixtralPictures
+    if name is None or not hasattr(transformers, name):
+        raise ConfigError(MODEL_KEY, f"transformers has no processor for {config.model_type!r}")
     return getattr(transformers, STAND_INS.get(name, name))
 
 

@@ -205,6 +205,23 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 def _joined(media: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The pictures of several prompts, one after the other along the first dimension."""
+    """The pictures of several prompts, one after the other along the first dimension.
+
+    Where they differ in another one (numbers of tiles, rows of pixels) they are filled up with zeros behind their end,
+    as the families' own processors do.
+    """
     names = dict.fromkeys(name for part in media for name in part)
-    return {name: torch.cat([part[name] for part in media if name in part]) for name in names}
+    return {name: _stacked([part[name] for part in media if name in part]) for name in names}
+
+
+def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if len({tensor.shape[1:] for tensor in tensors}) == 1:
+        return torch.cat(list(tensors))
+    sizes = torch.tensor([tensor.shape[1:] for tensor in tensors]).amax(0).tolist()
+    return torch.cat([_filled(tensor, sizes) for tensor in tensors])
+
+
+def _filled(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Zeros behind the end of every dimension but the first, up to `sizes`."""
+    missing = [(0, size - own) for own, size in zip(tensor.shape[1:], sizes, strict=True)]
+    return torch.nn.functional.pad(tensor, [count for pair in reversed(missing) for count in pair])

@@ -11,6 +11,7 @@ from easyr1.engines.protocols import Sampling
 from easyr1.engines.sampling import Uniforms, draw
 from easyr1.models.generation import generate
 from easyr1.models.log_probs import normalised
+from easyr1.models.positions import token_types
 from easyr1.models.scored import Scored
 
 
@@ -35,10 +36,11 @@ def generate_padded(
     device = scored.device
     ids = torch.from_numpy(prompt.ids)[None].expand(len(answers), -1).to(device)
     media = {
-        name: torch.cat([tensor] * len(answers)).to(device) for name, tensor in packer.prompt_media(prompt).items()
+        name: scored.taken(torch.cat([tensor] * len(answers)).to(device))
+        for name, tensor in packer.prompt_media(prompt).items()
     }
     if media:
-        media["mm_token_type_ids"] = packer.positions.token_types(ids)
+        media |= dict.fromkeys(scored.type_names, token_types(ids, scored.model.config))
 
     def choose(logits: torch.Tensor) -> torch.Tensor:
         log_probs = normalised(logits, scored.banned, sampling.temperature or 1.0)

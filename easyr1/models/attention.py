@@ -35,6 +35,8 @@ HARMLESS = frozenset(
         "is_causal",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
+        "logits_to_keep",
         "return_dict",
     }
 )

@@ -22,6 +22,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from easyr1.data.model_files import model_folder
+from easyr1.data.processor import picture_keys
 from easyr1.errors import ConfigError
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
@@ -31,14 +32,6 @@ log = logging.getLogger(__name__)
 
 # Towers whose windows arrive in one call under a name with "flash" in it; each is tested against the stock loop.
 WINDOWED_TOWERS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
-VISION_TOKENS = (
-    "image_token_id",
-    "video_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-    "image_token_index",
-    "video_token_index",
-)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HEAD_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
@@ -167,17 +160,18 @@ def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
 def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None, packed: bool = True) -> Scored:
     """The root module, with the packed layout where that is wanted and right for this model, else the padded one."""
     switch_off_dropout(model)
-    banned = vision_token_ids(model.config)
+    size = model.config.get_text_config().vocab_size
+    banned = [token for token in vision_token_ids(model.config) if token < size]
     reason = use_packed_attention(model) if packed else None
     if reason:
         log.warning("%s takes the padded layout, which is slower: %s", type(model).__name__, reason)
-    return Scored(model, packed=packed and not reason, banned=banned, compute_dtype=compute_dtype)
+    packed = packed and not reason
+    return Scored(model, packed, banned, compute_dtype, plain_head=packed or _odd_head(Scored(model, False)) is None)
 
 
 def vision_token_ids(config: Any) -> frozenset[int]:
-    """Ids that stand for pictures; they are never sampled."""
-    found = (getattr(config, name, None) for name in VISION_TOKENS)
-    return frozenset(int(token) for token in found if token is not None)
+    """Ids that stand for pictures or mark where they begin and end; they are never sampled."""
+    return frozenset(picture_keys(config).values())
 
 
 def switch_off_dropout(model: nn.Module) -> None:
@@ -255,23 +249,40 @@ class _Witness(Packed):
 @torch.no_grad()
 def _why_not_packed(model: PreTrainedModel) -> str | None:
     """One small forward: does every layer call us, is every mask causal, is the head a plain one? A reason if not."""
-    device = model.device
     layout = _Witness((Span(0, 5, (3, 2)),))
-    ids = torch.arange(3, 13, device=device)[None] % model.config.get_text_config().vocab_size
-    positions = torch.tensor([[[0, 1, 2, 3, 4, 5, 6, 7, 5, 6]]], device=device)
     MaskProbe.take()
-    inputs = ModelInputs(ids, positions, torch.arange(10, device=device), layout=layout)
-    ours = Scored(model, packed=True)(inputs)
+    odd_head = _odd_head(Scored(model, packed=True), layout)
     layers = model.config.get_text_config().num_hidden_layers
     if layout.layers != set(range(layers)):
         return f"{layers - len(layout.layers)} of its {layers} layers are not plain attention"
     if any(_looks_ahead(mask) for mask in MaskProbe.take()):
         return "some of its tokens attend to later ones"
-    theirs = model(input_ids=ids, position_ids=positions[0], use_cache=False, layout=layout).logits[0]
-    gap = float((ours - theirs.to(ours.dtype).log_softmax(-1)).abs().max())
-    if not gap <= HEAD_TOLERANCE[model.dtype]:
-        return f"its head is not a plain linear one (log-probs differ by {gap:.2g})"
-    return None
+    return odd_head
+
+
+@torch.no_grad()
+def _odd_head(scored: Scored, layout: Packed | None = None) -> str | None:
+    """The small forward, with picture tokens where the model knows them. A reason if its head is not a plain one."""
+    model, device = scored.model, scored.model.device
+    pictures = vision_token_ids(model.config)
+    size = model.config.get_text_config().vocab_size
+    ids = [token for token in range(3, 24 + len(pictures)) if token % size not in pictures][:10]
+    image = getattr(model.config, "image_token_id", None)
+    if image is not None and image < size:
+        ids[1:4] = [image] * 3
+    inputs = ModelInputs(
+        ids=torch.tensor([ids], device=device) % size,
+        positions=torch.tensor([[[0, 1, 2, 3, 4, 5, 6, 7, 5, 6]]], device=device),
+        chosen=torch.arange(10, device=device),
+        layout=layout,
+        attention_mask=None if layout else torch.ones(1, 10, dtype=torch.long, device=device),
+    )
+    ours = scored(inputs)
+    scored.plain_head = False
+    gap = float((ours - scored(inputs)).abs().max())  # type: ignore[operator]
+    return (
+        None if gap <= HEAD_TOLERANCE[model.dtype] else f"its head is not a plain one (log-probs differ by {gap:.2g})"
+    )
 
 
 def _looks_ahead(mask_function: Any) -> bool:

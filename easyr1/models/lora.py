@@ -7,6 +7,7 @@ modules; a layer with an adapter holds its old self as `base_layer`. Knows neith
 import json
 import math
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from easyr1.models.scored import Scored
 
 ADAPTER = "default"  # peft's name for the one adapter
+NOWHERE = "no such layer"
 ALL_LINEAR = "all-linear"
 VISION = ".*visual.*"  # stands for tower and projector, whatever a family calls them
 PREFIX = "base_model.model."  # of every name in a file of peft
@@ -103,11 +105,14 @@ def add_adapters(
 
     names = choose_layers(model, spec, without)
     config = LoraConfig(
-        r=spec.rank, lora_alpha=spec.alpha, lora_dropout=spec.dropout, target_modules=list(names), bias="none"
+        r=spec.rank, lora_alpha=spec.alpha, lora_dropout=spec.dropout, target_modules=[NOWHERE], bias="none"
     )
-    exactly = {f"{name}.lora_A.weight": torch.empty(0) for name in names}  # peft by itself would match ends of names
-    with torch.random.fork_rng(devices=[]):
+    # peft by itself would match ends of names, and take dense layers of some mixtures of experts for fused experts.
+    exactly = {f"{name}.lora_A.weight": torch.empty(0) for name in names}
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "While injecting the PEFT adapters, an inconsistency", RuntimeWarning)
         inject_adapter_in_model(config, model, ADAPTER, state_dict=exactly)
+    config.target_modules = list(names)
     layers = adapter_layers(model)
     assert tuple(layers) == names
     generator = torch.Generator().manual_seed(seed)

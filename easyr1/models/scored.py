@@ -7,14 +7,17 @@ padding. Shape legend: L packed tokens, B padded rows, R rows of position ids, N
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from easyr1.errors import DataError
 from easyr1.models.attention import Layout
 from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
 from easyr1.models.lora import adapters_off, merged_tensors, saved_tensors
+from easyr1.models.positions import token_types, type_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Scored(nn.Module):
     """A Hugging Face model as a function from a micro-batch to log-probs.
 
     `packed` tells whether it takes packed rows (our attention) or padded ones; `banned` are the ids that can never be
-    sampled; `compute_dtype` is the type of matrix products (None: that of the weights).
+    sampled; `compute_dtype` is the type of matrix products (None: that of the weights). Without a `plain_head` (one
+    that scales or caps its logits) the model's own forward makes the logits, of all tokens.
     """
 
     model: PreTrainedModel
@@ -45,10 +49,13 @@ class Scored(nn.Module):
         packed: bool,
         banned: Iterable[int] = (),
         compute_dtype: torch.dtype | None = None,
+        plain_head: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
         self.packed = packed
+        self.plain_head = plain_head
+        self.type_names = type_names(model.base_model)
         self.compute_dtype = compute_dtype
         self.entropy_gradient = False  # whether entropies are part of a loss
         self.register_buffer("banned", torch.tensor(sorted(banned), dtype=torch.long), persistent=False)
@@ -85,8 +92,8 @@ class Scored(nn.Module):
         Without targets: all log-probs (N, V).
         """
         with self._precision():
-            hidden = self._hidden(inputs)
-            head = self.model.get_output_embeddings()
+            hidden = self._hidden(inputs) if self.plain_head else self._logits(inputs)
+            head = self.model.get_output_embeddings() if self.plain_head else nn.Identity()
             assert head is not None
             if targets is None:
                 return normalised(head(hidden), self.banned, temperature)
@@ -94,14 +101,49 @@ class Scored(nn.Module):
 
     def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
         """(N, H) hidden states at the chosen tokens."""
+        return self._run(self.model.base_model, inputs).last_hidden_state.flatten(0, 1)[inputs.chosen]
+
+    def taken(self, pixels: torch.Tensor) -> torch.Tensor:
+        """A tensor of pictures in the type of the weights, which not every family casts to; counts stay integers."""
+        return pixels.to(self.model.dtype) if pixels.is_floating_point() else pixels
+
+    def _logits(self, inputs: ModelInputs) -> torch.Tensor:
+        """(N, V) logits at the chosen tokens, as the model itself makes them."""
+        return self._run(self.model, inputs).logits.flatten(0, 1)[inputs.chosen]
+
+    def _run(self, module: nn.Module, inputs: ModelInputs) -> Any:
+        """One forward of the model or of its backbone, with all that its family wants to be told."""
+        keywords: dict[str, Any] = {name: self.taken(tensor) for name, tensor in inputs.media.items()}
+        if self.type_names:
+            types = token_types(inputs.ids, self.model.config)
+            keywords |= dict.fromkeys(self.type_names, types)
+        if inputs.layout is not None:
+            keywords["layout"] = inputs.layout
+        else:
+            keywords["attention_mask"] = inputs.attention_mask
         positions = inputs.positions[0] if inputs.positions.shape[0] == 1 else inputs.positions
-        keywords = (
-            {"layout": inputs.layout} if inputs.layout is not None else {"attention_mask": inputs.attention_mask}
+        try:
+            output = module(input_ids=inputs.ids, position_ids=positions, use_cache=False, **keywords)
+        except ValueError as error:
+            if not inputs.media:
+                raise
+            raise self._misfit(str(error)) from error
+        if inputs.media and not hasattr(self.model.base_model, "get_placeholder_mask"):  # which compares by itself
+            self._compare(inputs.ids, output.image_hidden_states)
+        return output
+
+    def _compare(self, ids: torch.Tensor, found: Any) -> None:
+        """Some families fill in as many features as there are tokens and leave the rest out without a word."""
+        features = found if isinstance(found, torch.Tensor) else found.pooler_output
+        tokens, given = int(token_types(ids, self.model.config).count_nonzero()), features.flatten(0, -2).shape[0]
+        if tokens != given:
+            raise self._misfit(f"{tokens} picture tokens, {given} features")
+
+    def _misfit(self, reason: str) -> DataError:
+        return DataError(
+            f"{type(self.model).__name__} cannot put the pictures into this micro-batch: {reason}. Its processor "
+            "files and its config.json disagree on how many tokens a picture has, or a prompt was cut"
         )
-        output = self.model.base_model(
-            input_ids=inputs.ids, position_ids=positions, use_cache=False, **inputs.media, **keywords
-        )
-        return output.last_hidden_state.flatten(0, 1)[inputs.chosen]
 
     def _precision(self) -> torch.autocast | nullcontext[None]:
         if self.compute_dtype is None:
@@ -151,6 +193,7 @@ class Unadapted(Scored):
 
     def __init__(self, policy: Scored) -> None:
         super().__init__(policy.model, policy.packed, compute_dtype=policy.compute_dtype)
+        self.plain_head = policy.plain_head
         self.banned = policy.banned
         self._policy = (policy,)  # in a tuple, so that it does not count as a part of this module
 

@@ -199,14 +199,20 @@ class FamilyReader:
         blank = Image.new("RGB", BLANK)
         try:
             whole = self._processor(images=[blank], text=[self._processor.image_token], return_tensors="np")
-            self._process(blank)
+            processed, _ = self._process(blank)
         except (AttributeError, TypeError, ValueError, NotImplementedError, DataError) as error:
-            raise ConfigError(
-                MODEL_KEY,
-                f"{type(self._processor).__name__} does not process one picture after the other as this program "
-                f"needs it ({error}); see docs/models.md for the families that work",
-            ) from error
-        return tuple(name for name in whole if name not in TEXT_INPUTS)
+            raise self._unusable(error) from error
+        names = tuple(name for name in whole if name not in TEXT_INPUTS)
+        if missing := [name for name in names if name not in processed]:
+            raise self._unusable(f"it makes {', '.join(missing)} of picture and text together")
+        return names
+
+    def _unusable(self, reason: object) -> ConfigError:
+        return ConfigError(
+            MODEL_KEY,
+            f"{type(self._processor).__name__} does not process one picture after the other as this program needs it "
+            f"({reason}); docs/models.md lists the families that work",
+        )
 
 
 def image_token_id(config: Any) -> int | None:
@@ -251,12 +257,12 @@ def _processor_class(config: Any, saved: dict[str, Any]) -> type:
     import transformers
     from transformers.models.auto import processing_auto
 
-    name = saved.get("processor_class") or getattr(processing_auto, "PROCESSOR_MAPPING_NAMES").get(config.model_type)
+    name = saved.get("processor_class") or vars(processing_auto)["PROCESSOR_MAPPING_NAMES"].get(config.model_type)
     if name == "PixtralProcessor":
         from easyr1.data.pixtral import PixtralPictures
 
         return PixtralPictures
-    if name is None or not hasattr(transformers, name):
+    if not isinstance(name, str) or not hasattr(transformers, name):
         raise ConfigError(MODEL_KEY, f"transformers has no processor for {config.model_type!r}")
     return getattr(transformers, STAND_INS.get(name, name))
 

@@ -8,6 +8,7 @@ import torch
 
 from easyr1.balance import fill
 from easyr1.batch import Group
+from easyr1.engines import pack
 from easyr1.engines.pack import Budget, cut
 from easyr1.errors import ConfigError
 
@@ -68,3 +69,14 @@ def test_a_sampled_picture_id_is_never_fed_or_scored():
     assert int((batch.inputs.ids == picture_id).sum()) == 4
     log_probs = scored(batch.inputs, batch.targets).log_probs
     assert torch.isfinite(log_probs).all()
+
+
+def test_pictures_of_different_shapes_are_filled_up_with_zeros_behind_their_end():
+    wide = {"pixel_values": torch.ones(1, 2, 3), "image_sizes": torch.tensor([[2, 3]])}
+    tall = {"pixel_values": 2 * torch.ones(2, 4, 1), "image_sizes": torch.tensor([[4, 1], [4, 1]])}
+    joined = pack._joined([wide, {}, tall])
+    assert joined["image_sizes"].tolist() == [[2, 3], [4, 1], [4, 1]]
+    pixels = joined["pixel_values"]
+    assert pixels.shape == (3, 4, 3)
+    assert torch.equal(pixels[0, :2], torch.ones(2, 3)) and not pixels[0, 2:].any()
+    assert torch.equal(pixels[1:, :, :1], 2 * torch.ones(2, 4, 1)) and not pixels[1:, :, 1:].any()

@@ -9,6 +9,7 @@ import transformers
 from easyr1.errors import ConfigError
 from easyr1.models import build
 from easyr1.models.build import ModelSpec
+from easyr1.models.scored import ModelInputs
 
 SIZES = tiny.text_numbers()
 
@@ -37,6 +38,23 @@ def test_models_where_ours_would_be_wrong_get_the_padded_layout_and_say_why(name
     assert words in caplog.text and "padded" in caplog.text
     ids = torch.arange(3, 11)[None]  # still a working model, with its own attention
     assert torch.isfinite(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits).all()
+
+
+@pytest.mark.parametrize("name, model", [(name, model) for name, model, _ in odd_models()], ids=lambda value: "")
+def test_an_odd_head_is_scored_as_the_model_itself_makes_its_logits(name, model):
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 30  # so that a cap or a scale shows
+    scored = build.wrap(model.eval())
+    assert scored.plain_head == (name == "convolution")
+    ids, mask = torch.arange(3, 11)[None], torch.ones(1, 8, dtype=torch.long)
+    inputs = ModelInputs(ids, torch.arange(8)[None, None], torch.arange(8), attention_mask=mask)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).logits[0].log_softmax(-1)
+        plain = model.get_output_embeddings()(model.base_model(input_ids=ids).last_hidden_state[0]).log_softmax(-1)
+        torch.testing.assert_close(scored(inputs), expected)
+        one = scored(inputs, ids[0]).log_probs
+    torch.testing.assert_close(one, expected.gather(-1, ids[0][:, None])[:, 0])
+    assert ((plain - expected).abs().max() > 1) == (not scored.plain_head)
 
 
 def test_a_model_that_looks_ahead_is_found(monkeypatch):

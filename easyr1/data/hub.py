@@ -6,10 +6,10 @@ names and folders. Does not know what is in the files.
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from easyr1.errors import ConfigError
 
@@ -39,8 +39,8 @@ def download_model(name: str, patterns: Sequence[str]) -> Path:
 @functools.cache
 def _download(name: str, patterns: tuple[str, ...], from_modelscope: bool) -> Path:
     if from_modelscope:
-        with _modelscope() as hub:
-            return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))
+        with _modelscope() as (fetch_model, _):
+            return Path(fetch_model(name, allow_patterns=list(patterns)))
     from huggingface_hub import snapshot_download
 
     try:
@@ -55,16 +55,20 @@ def load_dataset(name: str, split: str) -> "datasets.Dataset":
 
     if not uses_modelscope():
         return datasets.load_dataset(name, split=split)
-    with _modelscope() as hub:
-        folder = hub.dataset_snapshot_download(name)
+    with _modelscope() as (_, fetch_dataset):
+        folder = fetch_dataset(name)
     return datasets.load_dataset(str(folder), split=split)  # reads a repository's folder as the hub would
 
 
 @contextmanager
-def _modelscope() -> Iterator[Any]:
-    """The module of ModelScope that downloads; whatever it raises by itself becomes an OSError."""
+def _modelscope() -> Iterator[tuple[Callable[..., str], Callable[..., str]]]:
+    """ModelScope's downloads of models and of data sets; what it raises of its own becomes an OSError."""
     try:
-        from modelscope.hub import errors, snapshot_download
+        from modelscope.hub import errors  # pyright: ignore[reportMissingImports]
+        from modelscope.hub.snapshot_download import (  # pyright: ignore[reportMissingImports]
+            dataset_snapshot_download,
+            snapshot_download,
+        )
     except ImportError as error:
         raise ConfigError(
             SWITCH,
@@ -73,11 +77,9 @@ def _modelscope() -> Iterator[Any]:
         ) from error
     own = tuple(kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception))
     try:
-        yield snapshot_download
-    except OSError:
-        raise
-    except own as error:
-        raise OSError(f"ModelScope: {error}") from error
+        yield snapshot_download, dataset_snapshot_download
+    except (OSError, *own) as error:
+        raise OSError(" ".join(str(error).split())) from error
 
 
 def upload(folder: Path, name: str) -> str:

@@ -1,6 +1,6 @@
-"""A hub on localhost: as much of Hugging Face's protocol as its clients ask for, with files from a folder.
+"""Hubs on localhost: as much of Hugging Face's and of ModelScope's protocol as their clients ask for.
 
-The folder holds models/OWNER/NAME and datasets/OWNER/NAME.
+Files come from a folder that holds models/OWNER/NAME and datasets/OWNER/NAME.
 """
 
 import hashlib
@@ -44,6 +44,7 @@ class Stub(BaseHTTPRequestHandler):
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         self.log.append("/".join(parts))
         parts = parts[1:] if parts[0] == "api" else parts
+        parts = parts[1:] if parts[0] == "v1" else parts
         kind = parts.pop(0) if parts[0] in ("models", "datasets") else "models"
         repository = self.root / kind / "/".join(parts[:2])
         return kind if repository.is_dir() and len(parts) > 1 else None, repository, parts[2:]
@@ -99,6 +100,35 @@ class Stub(BaseHTTPRequestHandler):
         pass
 
 
+class ModelScopeStub(Stub):
+    """The same folder under ModelScope's addresses, api/v1/models/OWNER/NAME/repo and so on."""
+
+    def find(self) -> tuple[int, bytes, dict[str, str]]:
+        kind, repository, action = self.place()
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        if kind is None or action not in (["repo"], ["repo", "files"], ["repo", "tree"]):
+            return self.data(None)
+        if action == ["repo"]:
+            return self.file(repository / asked["FilePath"])
+        files = [
+            {
+                "Path": entry["path"],
+                "Name": Path(str(entry["path"])).name,
+                "Type": "blob",
+                "Size": entry["size"],
+                "Sha256": hashlib.sha256((repository / str(entry["path"])).read_bytes()).hexdigest(),
+            }
+            for entry in listing(repository)
+            if entry["type"] == "file" and asked.get("PageNumber", "1") == "1"
+        ]
+        return self.data({"Files": files, "TotalCount": len(files)})
+
+    def data(self, found: object) -> tuple[int, bytes, dict[str, str]]:
+        status = 404 if found is None else 200
+        answer = {"Code": status, "Success": status == 200, "Message": "", "Data": found}
+        return status, json.dumps(answer).encode(), {"Content-Type": JSON}
+
+
 def listing(repository: Path, inside: str = "", recursive: bool = True) -> list[dict[str, object]]:
     """Entries of a repository's folder as the hub lists them."""
     found = sorted((repository / inside).rglob("*") if recursive else (repository / inside).glob("*"))
@@ -114,10 +144,10 @@ def listing(repository: Path, inside: str = "", recursive: bool = True) -> list[
 
 
 @contextmanager
-def serve(root: Path) -> Iterator[tuple[str, list[str]]]:
+def serve(root: Path, stub: type[Stub] = Stub) -> Iterator[tuple[str, list[str]]]:
     """The address of a stub hub over `root`, and the list of paths that it is asked for."""
     log: list[str] = []
-    handler = type("Handler", (Stub,), {"root": root, "log": log})
+    handler = type("Handler", (stub,), {"root": root, "log": log})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

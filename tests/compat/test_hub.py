@@ -1,13 +1,14 @@
 """Models, tokenizers, processors and data sets from a hub: a mirror of Hugging Face, and ModelScope."""
 
 import json
+import os
 from pathlib import Path
 
 import datasets
 import pytest
 import tiny
 from commands import ROOT, run
-from stub_hub import serve
+from stub_hub import ModelScopeStub, serve
 
 # Stands in for the package, with its two functions that easyr1 calls.
 MODELSCOPE = {
@@ -140,6 +141,29 @@ def test_modelscope_gives_models_and_data_sets(hub, tmp_path, settings):
     assert {"model.safetensors", "tokenizer.json", "test-00000-of-00001.parquet"} <= fetched
     shown = run("easyr1.cli.main", "train", *settings, "data.val_files=tiny/lost", status=1, **environment)
     assert "tiny/lost" in shown and "ModelScope did not give it" in shown and "is not here" in shown
+
+
+@pytest.mark.slow
+def test_the_package_of_modelscope_itself_is_called_rightly(hub, tmp_path, settings):
+    pytest.importorskip("modelscope")
+    environment = online(
+        tmp_path,
+        USE_MODELSCOPE_HUB="1",
+        HF_ENDPOINT="http://127.0.0.1:9",
+        MODELSCOPE_CACHE=str(tmp_path / "modelscope"),
+        PYTHONPATH=f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+    )
+    with serve(hub, ModelScopeStub) as (address, asked):
+        environment["MODELSCOPE_ENDPOINT"] = address
+        shown = run("easyr1.cli.main", "train", *settings, **environment)
+        assert has_trained(tmp_path), shown
+        assert [path for path in asked if path.startswith("api/v1/datasets")]
+        wrong = ["data.val_files=tiny/lost", "worker.actor.model.model_path=tiny/lost"]
+        shown = run("easyr1.cli.main", "train", *settings, wrong[0], status=1, **environment)
+        assert "tiny/lost" in shown and "ModelScope did not give it" in shown and "Traceback" not in shown
+        settings = [*settings, f"trainer.save_checkpoint_path={tmp_path / 'other'}"]
+        shown = run("easyr1.cli.main", "train", *settings, wrong[1], status=2, **environment)
+        assert "'tiny/lost' cannot be loaded" in shown and "Traceback" not in shown
 
 
 def test_modelscope_without_its_package_is_one_clear_error(tmp_path, settings):

@@ -1,6 +1,7 @@
 """Keys of `data`: which rows, how they become prompts, how many are drawn at a time."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from easyr1.config.ranges import Count, CountOrOff, Positive
 
@@ -30,13 +31,21 @@ class DataConfig:
     """Column with the list of pictures of a row."""
 
     video_key: str = "videos"
-    """Column with the list of videos of a row; looked at only where a row has no pictures."""
+    """Column with the list of videos of a row: files, folders of frames, lists of frames. `<video>` in the question
+    marks the place of each."""
 
     image_dir: str | None = None
     """Folder that relative picture and video paths start from; null = the folder of the data file."""
 
     video_fps: Positive = 2.0
     """Frames sampled from each second of a video."""
+
+    max_video_frames: Count = 768
+    """Most frames of a video; a longer one is sampled more thinly. Our own key."""
+
+    on_bad_media: Literal["stop", "skip"] = "stop"
+    """What to do about a picture or video whose file proves broken in training: stop the run, or skip its row and draw
+    the next one in its place. Our own key."""
 
     max_prompt_length: Count = 2048
     """Longest prompt in tokens, those of its pictures included."""
@@ -67,11 +76,11 @@ class DataConfig:
     """Seed of the order of rows. The order depends on it and on the epoch alone."""
 
     min_pixels: Count | None = 262144
-    """Smaller pictures are enlarged to this many pixels; null = the processor's own limit."""
+    """Smaller pictures and frames are enlarged to this many pixels; null = the processor's own limit."""
 
     max_pixels: Count | None = 4194304
-    """Larger pictures are reduced to this many pixels, and with them the tokens that they cost; null = the processor's
-    own limit."""
+    """Larger pictures and frames are reduced to this many pixels, and with them the tokens that they cost; null = the
+    processor's own limit."""
 
     filter_overlong_prompts: bool = True
     """Leave out rows whose prompt is longer than max_prompt_length; false = stop at the first such row."""

@@ -117,7 +117,6 @@ RULES: tuple[Idle, ...] = (
     *_optim("actor", lambda c: c.worker.actor),
     *_optim("critic", lambda c: c.worker.critic),
     Idle(("worker.critic.model.lora",), lambda c, _: c.worker.critic.model.lora.rank == 0, "its rank is 0"),
-    Idle(("data.video_fps",), lambda _c, _p: True, "video comes in a later version"),
     Idle(
         ("worker.ref",),
         lambda c, _: c.worker.actor.model.lora.rank > 0,

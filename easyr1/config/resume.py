@@ -9,7 +9,7 @@ from easyr1.config.schema import Config, walk
 # How long, where, how fast, how often and who is told. The learning rate follows the new number of steps.
 MAY_DIFFER = re.compile(
     r"trainer\.(?!critic_warmup$).*"
-    r"|data\.(val_.*|filter_overlong_prompts_workers)"
+    r"|data\.(val_.*|filter_overlong_prompts_workers|on_bad_media)"
     r"|worker\.hybrid_engine"
     r"|worker\.(actor|critic)\.(micro_batch_size_.*|padding_free|dynamic_batching|ulysses_size|use_torch_compile)"
     r"|worker\.(actor|critic)\.model\.enable_gradient_checkpointing"

@@ -18,6 +18,7 @@ from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.chat import Chat
 from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
+from easyr1.data.heads import Heads
 from easyr1.data.loader import Loader, Share
 from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
@@ -35,7 +36,7 @@ from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.checkpoint import Checkpoints, read_state, step_of
-from easyr1.trainer.collect import Collector, DynamicSampler
+from easyr1.trainer.collect import Collector, Draws, DynamicSampler
 from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.loop import Trainer
 from easyr1.trainer.parts import (
@@ -127,9 +128,16 @@ def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
         override_chat_template=config.data.override_chat_template,
         format_prompt=config.data.format_prompt,
     )
-    media = chat.media_store(config.data.min_pixels, config.data.max_pixels)
+    media = media_store(chat, config)
     train, val = (_prompts(config, name, chat, media, progress) for name in ("train", "val"))
     return Data(chat, media, train, val)
+
+
+def media_store(chat: Chat, config: Config) -> MediaStore | None:
+    """The store of pictures and videos; None for a text model."""
+    data = config.data
+    video = {"fps": data.video_fps, "max_frames": data.max_video_frames}
+    return chat.media_store(data.min_pixels, data.max_pixels, Heads(), **video)
 
 
 def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
@@ -244,24 +252,24 @@ def _trainer(
     reference = reference_engine(config, plan, scored, media)
     rollout = rollout_engine(config, plan, scored, media)
     quiet = config.worker.rollout.disable_tqdm
-    collector = Collector(rollout, score_training_groups, progress, quiet)
+    collector = Collector(rollout, score_training_groups, progress, quiet, inputs.media)
     batch_size = config.data.rollout_batch_size
     if config.trainer.val_only:  # nothing is drawn, however few training rows there are
         batch_size = min(batch_size, len(inputs.train))
+    loader = Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed, row_shares(config, inputs.train))
+
+    def tell(message: str) -> None:
+        tracker.event("warning", message=message)
+
     return Trainer(
         config=config,
         plan=plan,
         total_steps=plan.total_steps,
-        loader=Loader(
-            inputs.train,
-            batch_size,
-            config.data.shuffle,
-            config.data.seed,
-            row_shares(config, inputs.train),
-        ),
+        loader=loader,
+        draws=Draws(loader, inputs.media, config.data.on_bad_media == "skip", tell),
         val_prompts=inputs.val,
         collector=collector,
-        val_collector=Collector(rollout, score_groups, progress, quiet),
+        val_collector=Collector(rollout, score_groups, progress, quiet, inputs.media),
         dynamic=DynamicSampler(collector, group_filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),

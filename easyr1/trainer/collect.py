@@ -3,14 +3,16 @@
 The one place where sampling and rewards meet. Knows neither advantages nor updates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from easyr1.algorithms.filters import is_useful
 from easyr1.batch import Group, Prompt, Sample
+from easyr1.data.loader import Loader
 from easyr1.engines.protocols import RolloutEngine, Sampling
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, DataError
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.progress import Progress
 
@@ -18,10 +20,75 @@ Score = Callable[[Sequence[Group], Callable[[int, int], None]], None]  # fills t
 Draw = Callable[[int], list[Prompt]]  # the next so many prompts
 
 
-class Collector:
-    """Samples answers and has them scored, in training and validation alike; `quiet` sampling shows no progress."""
+class Media(Protocol):
+    """What is asked of the store of pictures."""
 
-    def __init__(self, rollout: RolloutEngine, score: Score, progress: Progress, quiet: bool = False) -> None:
+    def prefetch(self, handles: Iterable[str]) -> None: ...
+
+    def problem(self, handle: str) -> str | None: ...
+
+
+@dataclass
+class Draws:
+    """Training prompts as they are needed, and what becomes of rows whose pictures prove broken.
+
+    Where it skips, such a row is left out and the row drawn next takes its place, so that a step has as many prompts
+    as ever. What is drawn follows from the loader's place and the files alone.
+    """
+
+    loader: Loader
+    media: Media | None  # None: a text model
+    skips: bool
+    tell: Callable[[str], None]  # once for each broken file
+    skipped: int = 0  # rows left out since `next` was called for a new step
+    told: set[str] = field(default_factory=set)
+
+    def next(self, count: int | None = None) -> list[Prompt]:
+        """The next `count` prompts that can be used (a batch, if None); DataError if no row can be."""
+        drawn = self.loader.next(count)
+        usable, in_a_row = self.usable(drawn), 0
+        self.skipped += len(drawn) - len(usable)
+        while len(usable) < len(drawn):
+            more = self.loader.next(len(drawn) - len(usable))
+            good = self.usable(more)
+            self.skipped += len(more) - len(good)
+            in_a_row = 0 if good else in_a_row + len(more)
+            if in_a_row > self.loader.state()["rows"]:
+                raise DataError("data.on_bad_media=skip: no row is left whose pictures can be decoded.")
+            usable += good
+        return usable
+
+    def usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Those whose pictures can be decoded; all of them where nothing is skipped."""
+        if self.media is None or not self.skips:
+            return list(prompts)
+        self.media.prefetch(handle for prompt in prompts for handle in prompt.media)
+        return [prompt for prompt in prompts if not self._is_broken(prompt)]
+
+    def _is_broken(self, prompt: Prompt) -> bool:
+        assert self.media is not None
+        problem = next((found for handle in prompt.media if (found := self.media.problem(handle))), None)
+        if problem is not None and problem not in self.told:
+            self.told.add(problem)
+            self.tell(f"left out (data.on_bad_media=skip): {problem}")
+        return problem is not None
+
+
+class Collector:
+    """Samples answers and has them scored, in training and validation alike; `quiet` sampling shows no progress.
+
+    The pictures of its prompts are decoded ahead of the sampler by the store of `media`.
+    """
+
+    def __init__(
+        self,
+        rollout: RolloutEngine,
+        score: Score,
+        progress: Progress,
+        quiet: bool = False,
+        media: Media | None = None,
+    ) -> None:
+        self.media = media
         self.rollout = rollout
         self.score = score
         self.progress = progress
@@ -30,6 +97,8 @@ class Collector:
     def collect(self, prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, what: str = "") -> list[Group]:
         """One group for each prompt, its answers scored. `what` names the occasion in progress lines."""
         total = len(prompts) * sampling.n
+        if self.media is not None:
+            self.media.prefetch(handle for prompt in prompts for handle in prompt.media)
         shown = nullcontext() if self.quiet else self.progress.phase(f"{what}sampling", total)
         with clock.phase("gen"), shown as tick:
             answers = self.rollout.generate(prompts, sampling, tick)

@@ -26,7 +26,7 @@ from easyr1.tracking.progress import Progress, Tick
 from easyr1.tracking.report import write_report
 from easyr1.trainer.carried import from_records, to_records
 from easyr1.trainer.checkpoint import Checkpoints, what_came_back
-from easyr1.trainer.collect import Collector, DynamicSampler
+from easyr1.trainer.collect import Collector, Draws, DynamicSampler
 from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
@@ -45,6 +45,7 @@ class Trainer:
     plan: Plan
     total_steps: int
     loader: Loader
+    draws: Draws  # of the loader
     val_prompts: Sequence[Prompt]
     collector: Collector
     val_collector: Collector
@@ -115,17 +116,20 @@ class Trainer:
 
     def gather(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
         """The groups of this step, and with dynamic sampling what it took to get them."""
+        self.draws.skipped = 0
         if self.dynamic is None:
-            groups, metrics = self.collector.collect(self.loader.next(), self.sampling, clock), {}
+            groups, metrics = self.collector.collect(self.draws.next(), self.sampling, clock), {}
         else:
             groups, metrics = self._gather_useful(clock)
+        if self.draws.skips:
+            metrics |= {"data/skipped_rows": self.draws.skipped}
         if NEEDS[self.config.algorithm.adv_estimator].greedy_baseline:
             self.collector.add_baselines(groups, self.sampling, clock)
         return groups, metrics
 
     def _gather_useful(self, clock: Clock) -> tuple[list[Group], dict[str, float]]:
         assert self.dynamic is not None
-        gathering = self.dynamic.gather(self.loader.next, self.plan.prompts_per_rollout, self.sampling, clock)
+        gathering = self.dynamic.gather(self.draws.next, self.plan.prompts_per_rollout, self.sampling, clock)
         means = score_means(gathering.sampled).items()  # of all that was sampled: what is kept is chosen by its score
         return gathering.groups, gathering.metrics() | {f"reward/{name}": value for name, value in means}
 
@@ -190,7 +194,8 @@ class Trainer:
         data, trainer = self.config.data, self.config.trainer
         clock = Clock()
         with clock.phase("validation"), self.stop.at_once():
-            groups = validate(self.val_prompts, self.val_collector, self.val_sampling, data.val_batch_size, Clock())
+            prompts = self.draws.usable(self.val_prompts)
+            groups = validate(prompts, self.val_collector, self.val_sampling, data.val_batch_size, Clock())
         picture = None if self.showed_pictures else self.picture
         self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
         self.showed_pictures = True  # the rows are the same every time, so once is enough

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 OURS = {
     "trainer.device": "auto",
     "data.train_weights": None,
+    "data.max_video_frames": 768,
+    "data.on_bad_media": "stop",
     "worker.reward.timeout_s": 300.0,
     "worker.rollout.engine_kwargs": {},
     "worker.rollout.correction": "none",

@@ -21,7 +21,7 @@ from easyr1.models.scored import Scored
 from tests import tiny
 from tests.families import FAMILIES, Family
 
-PICTURES = ((90, 70), (60, 120), (56, 56))  # (width, height): no two make the same number of tokens in every family
+PICTURES = ((60, 120), (90, 70), (56, 56))  # (width, height) of other grids, tiles and sizes
 STOP = tiny.token_id("<|im_end|>")
 
 

@@ -317,3 +317,71 @@ def test_a_broken_body_is_no_matter_before_it_is_needed(tmp_path, vision_chat):
         DataError, match=r"rows\.jsonl, row 0: column 'images': item 0: picture .*bad\.png: not a whole"
     ):
         media.inputs(prompt.media[0])
+
+
+def saved(path, image, **options):
+    image.save(path, **options)
+    return str(path)
+
+
+def odd_pictures():
+    """Name -> (picture, how it is saved, size, colour in the middle) as people have them."""
+    red = (200, 30, 60)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    return {
+        "rgb.png": (Image.new("RGB", (60, 40), red), {}, (60, 40), red),
+        "turned.jpg": (Image.new("RGB", (60, 40), "white"), {"exif": turned}, (40, 60), (255, 255, 255)),
+        "palette.gif": (Image.new("RGB", (60, 40), "blue").convert("P"), {}, (60, 40), (0, 0, 255)),
+        "alpha.png": (Image.new("RGBA", (60, 40), (0, 0, 0, 51)), {}, (60, 40), (204, 204, 204)),
+        "ink.tiff": (Image.new("CMYK", (60, 40), (0, 255, 255, 0)), {}, (60, 40), (255, 0, 0)),
+        "deep.png": (Image.new("I;16", (60, 40), 257 * 77), {}, (60, 40), (77, 77, 77)),
+        "bits.png": (Image.new("1", (60, 40), 1), {}, (60, 40), (255, 255, 255)),
+        "dot.png": (Image.new("RGB", (1, 1), red), {}, (1, 1), red),
+        "strip.png": (Image.new("RGB", (3, 23), red), {}, (3, 23), red),
+    }
+
+
+@pytest.mark.parametrize("name", [*odd_pictures()])
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_odd_pictures_are_what_a_person_sees(tmp_path, vision_chat, name, form):
+    image, options, size, colour = odd_pictures()[name]
+    file = saved(tmp_path / name, image, **options)
+    given = name if form == "jsonl" else {"bytes": Path(file).read_bytes(), "path": name}
+    media = vision_chat.media_store()
+    path = tiny.write_rows(tmp_path / f"rows.{form}", [row("<image>?", images=[given])])
+    (prompt,) = load(path, vision_chat, media=media)
+    seen = media.image(prompt.media[0])
+    assert prompt.columns["image_sizes"] == [size]
+    assert seen.size == media.picture(prompt.media[0]).fitted
+    assert seen.getpixel((seen.width // 2, seen.height // 2)) == colour
+    assert (prompt.ids == vision_chat.image_token_id).sum() == media.inputs(prompt.media[0])[
+        "image_grid_thw"
+    ].prod() // 4
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(
+    ("name", "image", "expected"),
+    [
+        ("long.png", Image.new("RGB", (900, 3)), "900x3 pixels"),
+        ("float.tiff", Image.new("F", (9, 9)), "floating-point"),
+        ("bomb.png", Image.new("1", (3000, 3000)), "3000x3000 pixels is more than|exceeds limit"),
+        ("half.jpg", tiny.picture(300, 300), "not a whole picture"),
+        ("half.png", tiny.picture(300, 300), "not a whole picture"),
+    ],
+)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_what_cannot_be_seen_is_one_error_with_row_and_file(
+    tmp_path, vision_chat, monkeypatch, name, image, expected, form
+):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5_000_000)
+    tiny.picture().save(tmp_path / "ok.png")
+    file = Path(saved(tmp_path / name, image))
+    if name.startswith("half"):
+        file.write_bytes(file.read_bytes()[:-300])
+    given = name if form == "jsonl" else {"bytes": file.read_bytes(), "path": name}
+    good = {"bytes": (tmp_path / "ok.png").read_bytes(), "path": "ok.png"} if form == "parquet" else "ok.png"
+    path = tiny.write_rows(tmp_path / f"rows.{form}", [row("<image>", images=[good]), row("<image>", images=[given])])
+    with pytest.raises(DataError, match=rf"rows\.{form}, row 1: column 'images' .*item 0: .*{name}: .*({expected})"):
+        load(path, vision_chat)

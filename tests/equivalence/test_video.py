@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import runs
 import scenes
 import tiny
 import torch
@@ -128,7 +129,7 @@ def test_the_frames_matter(scene):
     prompt = prompts[3]
     batch = groups(prompts)[3:]
     scored = scenes.packed(scenes.model(kind))
-    (values,) = (passes(scored, media, Budget(tokens=100_000), batch)[0][0, 0] for _ in range(1))
+    values = passes(scored, media, Budget(tokens=100_000), batch)[0][0, 0]
     inputs = dict(media.inputs(prompt.media[0]))
     times = int(inputs["video_grid_thw"][0, 0])
     backwards = np.concatenate(np.split(inputs["pixel_values_videos"], times)[::-1])
@@ -141,6 +142,25 @@ def test_the_frames_matter(scene):
 
     others, _ = passes(scored, Backwards, Budget(tokens=100_000), batch)
     assert (others[0, 0] - values).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_trains_on_rows_with_videos_pictures_and_neither(tmp_path, kind):
+    for seed in range(5):
+        tiny.picture(56, 56, seed=seed).save(tmp_path / f"{seed}.png")
+    clip = [f"{seed}.png" for seed in range(5)]
+    rows = [
+        {"problem": "<video>What?", "answer": "1", "images": [], "videos": [clip]},
+        {"problem": "<image><video>What?", "answer": "1", "images": ["0.png"], "videos": [clip[:2]]},
+        {"problem": "<image>What?", "answer": "1", "images": ["1.png"], "videos": []},
+        {"problem": "What?", "answer": "1", "images": [], "videos": []},
+    ]
+    data = tiny.write_rows(tmp_path / "rows.jsonl", rows)
+    given = {"data__train_files": data, "data__val_files": data, "trainer__max_steps": 1}
+    _, found = runs.run(runs.arguments(tmp_path, kind, **given))
+    assert "val/reward_score" in found
+    steps = runs.steps(tmp_path / "run")
+    assert np.isfinite(steps[1]["actor/grad_norm"]) and steps[1]["actor/grad_norm"] > 0
 
 
 def asked(kind: str, ids: list[int], **media: list) -> list[list[int]]:

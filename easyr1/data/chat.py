@@ -43,6 +43,7 @@ VISION_TOKEN_KEYS = (  # without these in the tokenizer a model cannot see
     "vision_end_token_id",
 )
 FORMAT_KEY = "data.format_prompt"
+PROBE = "Which digit is shown?"
 TEMPLATE_KEY = "data.override_chat_template"
 
 Content = str | Sequence[Mapping[str, str]]  # a question, or the turns of a conversation that ends with one
@@ -104,6 +105,7 @@ class Chat:
             self.tokenizer.chat_template = self._template_override
         if self.tokenizer.chat_template is None:
             raise ConfigError(TEMPLATE_KEY, f"{files.tokenizer} has no chat template; give a Jinja file with one.")
+        self._takes_plain_text = self._shows(PROBE)
         # The first call may switch off truncation that the files ask for, which threads must not do at once.
         self.tokenizer.encode("")
 
@@ -158,7 +160,10 @@ class Chat:
             self._refuse_vision_words(turn["content"])
         takes_videos = self._video_tokens is not None
         placeholders = KINDS if takes_videos else {IMAGE_PLACEHOLDER: "image"}
-        return [turn | {"content": _items(turn["content"], placeholders)} for turn in turns]
+        items = [_items(turn["content"], placeholders) for turn in turns]
+        if not self._takes_plain_text:
+            items = [_text_item(item) if isinstance(item, str) else item for item in items]
+        return [turn | {"content": item} for turn, item in zip(turns, items, strict=True)]
 
     def render(self, content: Content) -> str:
         """The prompt as text, each picture as one placeholder of the model, up to where the answer begins."""
@@ -223,11 +228,23 @@ class Chat:
                     f"{IMAGE_PLACEHOLDER} and take {word!r} out of the text."
                 )
 
+    def _shows(self, text: str) -> bool:
+        """Whether the template shows content that is no list of items; some leave it out without a word."""
+        try:
+            return text in self.tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+        except (jinja2.TemplateError, TypeError, ValueError):
+            return False
+
     def _render(self, messages: list[dict[str, Any]]) -> str:
         try:
-            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise DataError(f"the chat template cannot render this prompt: {error}") from error
+        question = messages[-1]["content"]
+        for item in _text_item(question) if isinstance(question, str) else question:
+            if item["type"] == "text" and item["text"].strip() not in text:
+                raise DataError(f"the chat template leaves {item['text'].strip()!r:.80} out ({TEMPLATE_KEY}).")
+        return text
 
     def _framed(self, text: str, pictures: Sequence[Picture]) -> str:
         """The text with what the model's family writes around each picture's placeholder."""
@@ -300,6 +317,10 @@ def _items(text: str, placeholders: Mapping[str, str]) -> str | list[dict[str, s
         for piece in pieces
         if piece
     ]
+
+
+def _text_item(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 def _kinds(items: str | list[dict[str, str]]) -> list[str]:

@@ -171,6 +171,27 @@ def test_a_template_that_cannot_show_pictures_is_told(vision_folder, tmp_path):
             chat.encode("<image>a", [picture_of(chat)])
 
 
+ITEMS_ONLY = (
+    "{% for m in messages %}{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% endfor %}{% for c in m['content'] | selectattr('type', 'equalto', "
+    "'text') %}{{ c['text'] }}{% endfor %}{% endfor %}"
+)
+
+
+def test_a_template_that_takes_items_alone_gets_them_for_text_too(vision_folder, tmp_path):
+    """LLaVA's and SmolVLM's kind: plain text would vanish without a word."""
+    chat = Chat.load(str(vision_folder), override_chat_template=write(tmp_path / "items.jinja", ITEMS_ONLY))
+    assert chat.render("What is 3?") == "What is 3?"
+    assert chat.encode("a<image>b", [picture_of(chat)])[1] == PAD.format("<|image_pad|>") + "ab"
+
+
+def test_a_template_that_leaves_the_question_out_is_told(text_folder, tmp_path):
+    path = write(tmp_path / "deaf.jinja", "{% if messages | length == 1 %}Which digit is shown?{% endif %}")
+    chat = Chat.load(str(text_folder), override_chat_template=path)
+    with pytest.raises(DataError, match=r"the chat template leaves 'What is 3\?' out"):
+        chat.encode("What is 3?")
+
+
 def test_copied_files_are_the_models_own_and_load_the_same(vision_folder, vision_chat, tmp_path):
     (vision_folder / "modeling_own.py").write_text("raise RuntimeError")
     written = vision_chat.copy_files(tmp_path / "saved")

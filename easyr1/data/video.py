@@ -325,11 +325,12 @@ class _opened:
             raise DataError(
                 f"video {self._path}: video files need PyAV; pip install 'easyr1[video]', or give a list of frames."
             ) from error
+        self._errors = (av.FFmpegError, OSError, ValueError)
         if not self._path.is_file():
             raise DataError(f"video {self._path}: there is no such file.")
         try:
             self._container = av.open(str(self._path))
-        except (OSError, ValueError) as error:  # FFmpeg's errors are both or one of them
+        except self._errors as error:
             raise DataError(f"video {self._path}: cannot be opened ({error}).") from error
         if not self._container.streams.video:
             self._container.close()
@@ -338,7 +339,7 @@ class _opened:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._container.close()
-        if isinstance(error, (OSError, ValueError)) and not isinstance(error, DataError):
+        if isinstance(error, self._errors) and not isinstance(error, DataError):
             raise DataError(f"video {self._path}: cannot be decoded ({error}).") from error
 
 

@@ -11,6 +11,7 @@ from easyr1.data.decode import open_upright
 from easyr1.data.heads import Head, Heads
 from easyr1.data.media import MediaStore
 from easyr1.data.processor import GridReader, fit, patch_rule
+from easyr1.data.video import VideoReader
 from easyr1.errors import ConfigError, DataError
 from tests import tiny
 
@@ -175,9 +176,9 @@ def test_threads_get_the_same_inputs():
     assert ours._cached_bytes == sum(array.nbytes for arrays in ours._cache.values() for array in arrays.values())
 
 
-def broken_body():
+def broken_body(side=200):
     """A PNG file whose header and end are whole, but not what is between."""
-    data = encoded(tiny.picture(200, 200), "PNG")
+    data = encoded(tiny.picture(side, side), "PNG")
     place = data.index(b"IDAT") + 60
     return data[:place] + bytes(200) + data[place + 200 :]
 
@@ -293,3 +294,39 @@ def test_the_cache_folder_can_be_chosen(tmp_path, monkeypatch):
     heads.flush()
     assert Heads(tmp_path / "here").get("key") == [Head("abc", 3, 4, "name"), Head("d", 1, 1)]
     assert Heads(tmp_path / "here").get("other") is None
+
+
+def video_store():
+    processor = tiny.image_processor("qwen2_5_vl")
+    return MediaStore(GridReader(processor, 6), videos=VideoReader(processor, "qwen2_5_vl", (7, 3, 4), lambda _: []))
+
+
+def test_videos_are_kept_by_content_and_their_broken_frames_named(tmp_path):
+    for seed in range(3):
+        tiny.picture(seed=seed).save(tmp_path / f"{seed}.png")
+    ours = video_store()
+    files = ["0.png", "1.png", "2.png"]
+    data = [(tmp_path / name).read_bytes() for name in files]
+    reads = []
+    good = ours.add_video(files, tmp_path, place="row 0: item 0")
+    again = ours.add_video(data, None, lambda: reads.append(1) or data)
+    assert (again, len(ours), good.is_video, good.num_tokens) == (good, 1, True, 2 * 4)
+    assert ours.image(good.handle).tobytes() == tiny.picture(seed=0).tobytes()
+    assert ours.inputs(good.handle)["video_grid_thw"].tolist() == [[2, 4, 4]]
+
+    held = ours.add_video(data[:2], None, lambda: reads.append(1) or data[:2], "row 1: item 0")
+    ours.inputs(held.handle)
+    assert reads == [1]
+
+    (tmp_path / "2.png").write_bytes(broken_body(56))
+    bad = ours.add_video(files[::-1], tmp_path, place="row 2: item 0")
+    with pytest.raises(DataError, match=r"row 2: item 0: video: frame 0, .*2\.png: not a whole picture"):
+        ours.inputs(bad.handle)
+    changed, broken = ours.deep_check(2)
+    assert "row 0" in changed and "2.png: the file has changed" in changed
+    assert "row 2" in broken
+
+
+def test_videos_need_a_model_that_takes_them(tmp_path):
+    with pytest.raises(DataError, match="this model takes no videos"):
+        store().add_video([tiny.picture()])

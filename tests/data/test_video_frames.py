@@ -187,21 +187,29 @@ def test_a_video_file_without_pyav_names_the_extra(tmp_path, monkeypatch):
         open_video("a.mp4", tmp_path)
 
 
-@pytest.fixture
-def clip_file(tmp_path):
-    """24 frames at 8 a second, each of one grey, brighter from frame to frame."""
+def write_clip(path, turn=0):
+    """24 frames at 8 a second, each of one grey, brighter from frame to frame, with a white top."""
     av = pytest.importorskip("av")
-    path = tmp_path / "clip.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=8)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        if turn:
+            if not hasattr(stream, "set_display_rotation"):
+                pytest.skip("this PyAV cannot write turned videos")
+            stream.set_display_rotation(turn)
         for number in range(24):
-            frame = av.VideoFrame.from_image(Image.new("RGB", (64, 48), (10 * number,) * 3))
-            for packet in stream.encode(frame):
+            image = Image.new("RGB", (64, 48), (10 * number,) * 3)
+            image.paste("white", (0, 0, 64, 8))
+            for packet in stream.encode(av.VideoFrame.from_image(image)):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
     return path
+
+
+@pytest.fixture
+def clip_file(tmp_path):
+    return write_clip(tmp_path / "clip.mp4")
 
 
 def test_a_video_file_is_counted_and_read(clip_file):
@@ -209,8 +217,18 @@ def test_a_video_file_is_counted_and_read(clip_file):
     assert (video.footage.frames, video.footage.size, video.footage.fps) == (24, (64, 48), 8.0)
     indices = sample(video.footage, 2.0, 768, 2, spread=False)
     assert indices == (0, 4, 8, 12, 16, 20)
-    greys = [np.asarray(image).mean() for image in video.read(indices)]
+    greys = [np.asarray(image)[16:].mean() for image in video.read(indices)]
     assert np.allclose(greys, [10 * index for index in indices], atol=6)
+
+
+@pytest.mark.parametrize(("turn", "side"), [(90, np.s_[:, :4]), (-90, np.s_[:, -4:])])
+def test_a_turned_video_is_upright(tmp_path, turn, side):
+    """Turned to the left, what was the top is at the left."""
+    video = open_video(write_clip(tmp_path / "turned.mp4", turn), None)
+    (image,) = video.read([0])
+    assert video.footage.size == image.size == (48, 64)
+    assert np.asarray(image)[side].mean() > 230
+    assert np.asarray(image).mean() < 80
 
 
 def test_a_broken_or_changed_video_file_is_told(clip_file):
@@ -219,6 +237,9 @@ def test_a_broken_or_changed_video_file_is_told(clip_file):
     clip_file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DataError, match="has changed"):
         video.read([0])
+    clip_file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"clip\.mp4: "):
+        open_video(clip_file, None)
     clip_file.write_bytes(b"no video at all")
     with pytest.raises(DataError, match=r"clip\.mp4: cannot be opened"):
         open_video(clip_file, None)

@@ -122,18 +122,14 @@ def _qwen3_vl_moe(_: Any) -> Config:
     )
 
 
-def _qwen3_5(_: Any) -> Config:
+def _qwen3_5(make: Any, **more: Any) -> Callable[[Any], Config]:
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
     linear = {f"linear_{name}": 2 for name in ("num_key_heads", "num_value_heads")}
     linear |= {f"linear_{name}": 32 for name in ("key_head_dim", "value_head_dim")}
-    text = _text(
-        layer_types=["linear_attention", "full_attention"],
-        rope_parameters=rope | {"partial_rotary_factor": 0.5},
-        **linear,
-    )
-    return transformers.Qwen3_5Config(
-        text_config=text, vision_config=_qwen3_tower(), tie_word_embeddings=False, **_qwen_ids()
-    )
+    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    text = _text(rope_parameters=rope | {"partial_rotary_factor": 0.5}, **layers, **linear, **more)
+    sizes = {"vision_config": _qwen3_tower(), "tie_word_embeddings": False}
+    return lambda _: make(text_config=text, **sizes, **_qwen_ids())
 
 
 def _gemma3(tokenizer: Any) -> Config:
@@ -223,6 +219,16 @@ def _glm4v_moe(tokenizer: Any) -> Config:
     )
 
 
+def _glm46v(tokenizer: Any) -> Config:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], "partial_rotary_factor": 0.5}
+    return transformers.Glm46VConfig(
+        text_config=_plain(rope_parameters=rope) | {"model_type": "glm4v_text"},
+        vision_config=_glm_tower() | {"model_type": "glm4v_vision"},
+        tie_word_embeddings=False,
+        **_glm_ids(tokenizer),
+    )
+
+
 def _pixtral_tower() -> dict[str, Any]:
     return _siglip(model_type="pixtral", image_size=112, hidden_act="gelu")
 
@@ -268,8 +274,8 @@ def _tokens(names: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     return tuple(token for _, token in names)
 
 
-def _glm_image_processor() -> Any:
-    return transformers.Glm4vImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 2 * 224 * 224})
+def _glm_image_processor(make: Any = transformers.Glm4vImageProcessorPil) -> Any:
+    return make(size={"shortest_edge": 56 * 56, "longest_edge": 2 * 224 * 224})
 
 
 def _pixtral_image_processor(patch: int) -> Callable[[], Any]:
@@ -320,7 +326,22 @@ VISION = (
     Family(
         "qwen3_5",
         "Qwen3.5",
-        _qwen3_5,
+        _qwen3_5(transformers.Qwen3_5Config),
+        PADDED,
+        "not plain attention",
+        image=QWEN_IMAGE,
+        image_processor=lambda: tiny.image_processor("qwen3_vl"),
+    ),
+    Family(
+        "qwen3_5_moe",
+        "Qwen3.5 MoE",
+        _qwen3_5(
+            transformers.Qwen3_5MoeConfig,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+        ),
         PADDED,
         "not plain attention",
         image=QWEN_IMAGE,
@@ -422,6 +443,15 @@ VISION = (
         tokens=GLM_TOKENS,
         image_processor=_glm_image_processor,
         processor={"processor_class": "Glm4vProcessor"},
+    ),
+    Family(
+        "glm46v",
+        "GLM-4.6V",
+        _glm46v,
+        image=GLM_IMAGE,
+        tokens=GLM_TOKENS,
+        image_processor=lambda: _glm_image_processor(transformers.Glm46VImageProcessorPil),
+        processor={"processor_class": "Glm46VProcessor"},
     ),
     Family(
         "mistral3",

@@ -165,7 +165,7 @@ class FamilyReader:
         """Known after one blank picture of that size went through the family's processor."""
         if (width, height) not in self._known:
             fitted = _within(width, height, *self._limits)
-            _, replacement = self._process(Image.new("RGB", fitted))
+            _, replacement = self._process(Image.new("RGB", fitted), do_rescale=False, do_normalize=False)
             with self._lock:
                 self._known[width, height] = self._measured(fitted, replacement)
         return self._known[width, height]
@@ -178,11 +178,11 @@ class FamilyReader:
         processed, _ = self._process(image)
         return {name: _array(processed[name]) for name in self._names}
 
-    def _process(self, image: Image.Image) -> tuple[Any, str]:
+    def _process(self, image: Image.Image, **options: bool) -> tuple[Any, str]:
         """All that the processor makes of one picture, and the text that replaces its placeholder."""
         images, *_ = self._processor.prepare_inputs_layout(images=[image], text=[self._processor.image_token])
         try:
-            processed, (replacement,) = self._processor._process_images(images, **self._options)
+            processed, (replacement,) = self._processor._process_images(images, **self._options | options)
         except ValueError as error:
             raise DataError(f"{image.width}x{image.height} pixels: {error}; crop or pad the picture.") from error
         return processed, replacement

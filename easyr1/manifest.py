@@ -48,12 +48,12 @@ def read_manifest(folder: Path) -> dict[str, Entry]:
     file = folder / MANIFEST_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder} is incomplete: {MANIFEST_FILE}, which is written last, is missing")
+    manifest = read_json(file)
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
         version = manifest["format_version"]
         if version == FORMAT_VERSION:
             return {name: Entry(**entry) for name, entry in manifest["files"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{file} is damaged ({error!r})") from error
     raise CheckpointError(
         f"{folder} has format version {version}, this version of easyr1 reads {FORMAT_VERSION}; "
@@ -132,6 +132,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a checkpoint holds. CheckpointError if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
 
 
 def write_synced(path: Path, values: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state
 from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
 from easyr1.engines.protocols import Progress
 from easyr1.errors import CheckpointError
+from easyr1.manifest import read_json
 from easyr1.models.log_probs import TokenScores
 from easyr1.models.positions import Positions
 from easyr1.models.scored import Scored
@@ -152,7 +153,7 @@ class TorchTrain:
                 "with the algorithm.adv_estimator of the old one"
             )
         load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
-        extra = json.loads((folder / EXTRA_FILE).read_text())
+        extra = read_json(folder / EXTRA_FILE)
         self.version = extra["version"]
         if self.optimizer is not None and extra["optimizer"]:
             load_state_tensors(self.optimizer, self._names(), self._read_optimizer(folder / OPTIM_FOLDER))

@@ -24,6 +24,7 @@ from easyr1.manifest import (
     check_complete,
     check_contents,
     foreign_files,
+    read_json,
     refuse_pickled,
     sync,
     write_manifest,
@@ -290,10 +291,7 @@ def steps_in(run_folder: Path) -> list[int]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The trainer's state in a checkpoint folder."""
-    try:
-        return json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{folder / STATE_FILE} is damaged ({error})") from error
+    return read_json(folder / STATE_FILE)
 
 
 def what_came_back(state: Mapping[str, Any], optimizers: bool) -> str:
@@ -333,8 +331,5 @@ def _read_record(folder: Path) -> Record | None:
     file = folder / TRACKER_FILE
     if not file.is_file():
         return None
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return Record(**{name: values.get(name) for name in Record.__dataclass_fields__})
-    except (ValueError, AttributeError) as error:
-        raise CheckpointError(f"{file} is damaged ({error}); name a folder global_step_<k> with {LOAD_KEY}") from error
+    values = read_json(file)
+    return Record(**{name: values.get(name) for name in Record.__dataclass_fields__})

@@ -23,6 +23,8 @@ SETTINGS = {
     "trainer__save_freq": 1,
     "trainer__save_limit": 2,
     "trainer__val_freq": 2,
+    "worker__actor__optim__lr_scheduler_type": "cosine",
+    "worker__actor__optim__lr_warmup_steps": 2,
     "algorithm__kl_type": "adaptive",
     "algorithm__kl_horizon": 100,
     "algorithm__kl_target": 0.001,

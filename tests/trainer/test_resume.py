@@ -2,13 +2,16 @@
 
 import json
 import os
+import pickle
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import runs
 import torch
 
+from easyr1 import manifest
 from easyr1.errors import CheckpointError, ConfigError
 
 
@@ -225,3 +228,39 @@ def test_signals_are_the_callers_again_after_a_run(tmp_path):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     runs.run(runs.arguments(tmp_path, trainer__max_steps=1))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+class Bomb:
+    """Something whose unpickling leaves a mark."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_pickle_in_the_place_of_any_file_is_never_run(tmp_path):
+    """Not even where the manifest was forged to vouch for it."""
+    settings = {"worker__actor__model__lora__rank": 2, "algorithm__adv_estimator": "gae"}
+    runs.run(runs.arguments(tmp_path, trainer__max_steps=1, trainer__val_before_train="false", **settings))
+    folder, mark = tmp_path / "run" / "global_step_1", tmp_path / "mark"
+    resumed = runs.arguments(tmp_path, trainer__val_before_train="false", **settings)
+    bomb = pickle.dumps(Bomb(mark))
+    names = manifest.list_files(folder)
+    assert {"actor/model", "actor/optim", "critic/model", "actor/lora_adapter"} <= {
+        str(Path(name).parent) for name in names
+    }
+    for name in names:
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(bomb)
+        manifest.write_manifest(folder)
+        if not {"huggingface", "lora_adapter"} & set(Path(name).parts):  # which no resume reads
+            with pytest.raises(CheckpointError):
+                runs.run(resumed)
+        (folder / name).write_bytes(kept)
+        manifest.write_manifest(folder)
+        assert not mark.exists(), name
+    runs.run(resumed)  # all is whole again
+    pickle.loads(bomb)
+    assert mark.exists()  # the bomb was live

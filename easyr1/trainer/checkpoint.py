@@ -121,7 +121,7 @@ class Checkpoints:
         return state
 
     def is_own(self, folder: Path) -> bool:
-        return folder.absolute().parent == self.folder.absolute()
+        return folder.resolve().parent == self.folder.resolve()
 
     def save(
         self,
@@ -218,9 +218,11 @@ class Checkpoints:
         `start` is what `find` gave; from None, or a checkpoint of another folder, all steps are made anew.
         """
         first = step_of(start) or 0 if start is not None and self.is_own(start) else 0
-        for step in steps_in(self.folder):
-            if step > first:
-                _set_aside(step_folder(self.folder, step))
+        superseded = [step for step in steps_in(self.folder) if step > first]
+        for step in superseded:
+            _set_aside(step_folder(self.folder, step))
+        if superseded:
+            self._write(self.record)
 
 
 def last_complete(run_folder: Path) -> Path | None:
@@ -237,7 +239,7 @@ def last_complete(run_folder: Path) -> Path | None:
     debris = [path.name for path in _debris(run_folder)]
     if debris:
         log.warning("%s: %s was never finished; it is passed over", run_folder, ", ".join(debris))
-    if steps or (run_folder / TRACKER_FILE).exists():
+    if steps or (_read_record(run_folder) or Record()).last_global_step is not None:
         raise ConfigError(
             FIND_KEY,
             f"{run_folder} holds no complete checkpoint any more; name one with {LOAD_KEY}, or set {FIND_KEY}=false "

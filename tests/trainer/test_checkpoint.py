@@ -324,3 +324,16 @@ def test_a_step_that_is_made_anew_takes_its_place_and_nothing_is_lost(run):
         save(checkpoints, 2)
     assert steps(run) == ["1", "2", "2.superseded", "2.superseded-2"]
     assert (run / "global_step_2.superseded" / "actor/model/shard.safetensors").read_bytes() == kept
+
+
+def test_a_new_start_in_an_old_folder_that_dies_before_its_first_save_can_start_again(run):
+    checkpoints = Checkpoints(run)
+    checkpoints.set_aside_after(checkpoints.find(None, False))
+    assert Checkpoints(run).find(None, True) is None
+    assert json.loads((run / "checkpoint_tracker.json").read_text())["last_global_step"] is None
+
+
+def test_a_run_folder_behind_a_link_is_the_same_run(run, tmp_path):
+    (tmp_path / "link").symlink_to(run)
+    assert Checkpoints(tmp_path / "link").is_own(run / "global_step_2")
+    assert Checkpoints(run).is_own(tmp_path / "link" / ".." / "run" / "global_step_2")

@@ -152,12 +152,23 @@ class TorchTrain:
                 f"{folder} is not there: the checkpoint was made without a {folder.name}; start a new run, or resume "
                 "with the algorithm.adv_estimator of the old one"
             )
-        load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        self._read_model(folder)
         extra = read_json(folder / EXTRA_FILE)
         self.version = extra["version"]
         if self.optimizer is not None and extra["optimizer"]:
             load_state_tensors(self.optimizer, self._names(), self._read_optimizer(folder / OPTIM_FOLDER))
         return self.optimizer is None or extra["optimizer"]
+
+    def _read_model(self, folder: Path) -> None:
+        try:
+            load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        except CheckpointError as error:
+            if ".lora_" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{error}. Set worker.{folder.name}.model.lora (rank, target_modules, exclude_modules) as it was, or "
+                "merge the checkpoint (easyr1 merge) and start from the result"
+            ) from error
 
     def _read_optimizer(self, folder: Path) -> dict[str, torch.Tensor]:
         """The optimizer's tensors, each spread over the ranks as its parameter is."""

@@ -251,7 +251,7 @@ def last_complete(run_folder: Path) -> Path | None:
 def check_readable(folder: Path) -> None:
     """CheckpointError unless the folder holds a complete checkpoint of ours; reads no content."""
     refuse_pickled(folder)
-    check_complete(folder, UNREAD)
+    check_complete(folder, but=UNREAD)
 
 
 def _fault(folder: Path) -> CheckpointError | None:

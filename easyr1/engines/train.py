@@ -147,10 +147,10 @@ class TorchTrain:
 
     def load(self, folder: Path) -> bool:
         """Take up what `save` wrote. False if the optimizer's state was not among it, so that it starts anew."""
-        if not (folder / EXTRA_FILE).is_file():
+        if not folder.is_dir():
             raise CheckpointError(
-                f"{folder} is not there: the checkpoint was made without a {folder.name}; start a new run, or resume "
-                "with the algorithm.adv_estimator of the old one"
+                f"{folder.parent} was made without a {folder.name}; start a new run, or resume with the "
+                "algorithm.adv_estimator of the old one"
             )
         self._read_model(folder)
         extra = read_json(folder / EXTRA_FILE)

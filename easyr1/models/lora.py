@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from easyr1.config.names import did_you_mean
-from easyr1.errors import ConfigError, DataError
+from easyr1.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from easyr1.models.scored import Scored
@@ -216,7 +217,10 @@ def write_adapter(scored: "Scored", folder: Path, base_path: str) -> None:
         "inference_mode": True,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / TENSORS_FILE, metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / TENSORS_FILE, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise CheckpointError(f"{folder / TENSORS_FILE} cannot be written: {error}") from error
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True, default=str) + "\n")
     (folder / TENSORS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)  # which was written for its owner alone
 

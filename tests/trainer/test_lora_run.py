@@ -122,10 +122,6 @@ def test_dropout_is_reproducible_and_changes_the_updates(tmp_path):
 @pytest.mark.parametrize("rank", (0, 8))
 def test_another_rank_does_not_take_a_checkpoint_and_says_why(tmp_path, rank):
     runs.run(runs.arguments(tmp_path, trainer__val_before_train="false", worker__actor__model__lora__rank=4))
-    other = {
-        "worker__actor__model__lora__rank": rank,
-        "trainer__load_checkpoint_path": "last",
-        "trainer__max_steps": 3,
-    }
+    other = {"worker__actor__model__lora__rank": rank, "trainer__load_checkpoint_path": "last"}
     with pytest.raises(CheckpointError, match=r"another model.*worker\.actor\.model\.lora \(rank.*easyr1 merge"):
         runs.run(runs.arguments(tmp_path, trainer__max_steps=3, **other))

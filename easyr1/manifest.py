@@ -48,12 +48,12 @@ def read_manifest(folder: Path) -> dict[str, Entry]:
     file = folder / MANIFEST_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder} is incomplete: {MANIFEST_FILE}, which is written last, is missing")
+    manifest = read_json(file)
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
         version = manifest["format_version"]
         if version == FORMAT_VERSION:
             return {name: Entry(**entry) for name, entry in manifest["files"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{file} is damaged ({error!r})") from error
     raise CheckpointError(
         f"{folder} has format version {version}, this version of easyr1 reads {FORMAT_VERSION}; "
@@ -61,12 +61,13 @@ def read_manifest(folder: Path) -> dict[str, Entry]:
     )
 
 
-def check_complete(folder: Path, but: Collection[str] = ()) -> None:
-    """Every file is there in its full size, those in folders named in `but` left out; reads no content.
+def check_complete(folder: Path, below: str = "", but: Collection[str] = ()) -> None:
+    """Every file under the path `below` is there in its full size; reads no content.
 
-    Raises CheckpointError that names the first file that is not.
+    What is called or lies in a part of a path in `but` ("optim", "huggingface/config.json") is left out. Raises
+    CheckpointError that names the first file that is not there.
     """
-    for name, entry in _entries(folder, but).items():
+    for name, entry in _entries(folder, below, but).items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{folder} is incomplete: {name} is missing")
@@ -77,14 +78,11 @@ def check_complete(folder: Path, but: Collection[str] = ()) -> None:
 
 
 def check_contents(folder: Path, below: str = "", but: Collection[str] = ()) -> None:
-    """The folder is complete, and every file under the path `below` is what was written; `but` as before.
-
-    Raises CheckpointError that names the first file that is not.
-    """
-    check_complete(folder, but)
-    entries = {name: entry for name, entry in _entries(folder, but).items() if name.startswith(below)}
+    """As `check_complete`, and each file is what was written."""
+    check_complete(folder, below, but)
+    entries = _entries(folder, below, but)
     with ThreadPoolExecutor(HASH_THREADS) as pool:
-        digests = pool.map(lambda name: sha256(folder / name), entries)
+        digests = pool.map(lambda name: _sha256_of_checked(folder / name), entries)
         for (name, entry), digest in zip(entries.items(), digests, strict=True):
             if digest != entry.sha256:
                 raise CheckpointError(f"{folder / name} is damaged: its content is not what was written")
@@ -101,8 +99,21 @@ def refuse_pickled(folder: Path) -> None:
         )
 
 
-def _entries(folder: Path, but: Collection[str]) -> dict[str, Entry]:
-    return {name: entry for name, entry in read_manifest(folder).items() if not set(but) & set(Path(name).parts[:-1])}
+def _entries(folder: Path, below: str, but: Collection[str]) -> dict[str, Entry]:
+    entries = read_manifest(folder).items()
+    left_out = tuple(f"/{part}/" for part in but)
+    return {
+        name: entry
+        for name, entry in entries
+        if name.startswith(below) and not any(part in f"/{name}/" for part in left_out)
+    }
+
+
+def _sha256_of_checked(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def foreign_files(folder: Path) -> list[str]:
@@ -132,6 +143,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a checkpoint holds. CheckpointError if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
 
 
 def write_synced(path: Path, values: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from easyr1.config.load import load
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import plan_rows, resolve
 from easyr1.config.schema import Config
-from easyr1.errors import ConfigError, RewardError
+from easyr1.errors import CheckpointError, ConfigError, RewardError
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.known import code_facts, machine_facts
 
@@ -83,13 +83,14 @@ def check(
     """All sections in turn."""
     from easyr1.config.paths import find_file
     from easyr1.rewards.load import load_reward
-    from easyr1.trainer.assemble import find_checkpoint, read_data, row_notes, with_rows
+    from easyr1.trainer.assemble import find_start, read_data, row_notes, with_rows
+    from easyr1.trainer.checkpoint import Checkpoints
 
     plan = resolve(config, given, facts)
     changed: list[str] = []
     try:
-        changed = find_checkpoint(config, plan.run_folder)[2]
-    except ConfigError as error:
+        _, changed = find_start(config, Checkpoints(plan.run_folder))
+    except (ConfigError, CheckpointError) as error:
         found.configuration.append(str(error))
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     data = read_data(config, plan, progress)

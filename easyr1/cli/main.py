@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(module: str, arguments: Sequence[str]) -> int:
     """Run a subcommand's module; an error made for the user is told without a traceback."""
     calm_threads()
-    command: Callable[[Sequence[str]], int] = import_module(module).main
     try:
+        command: Callable[[Sequence[str]], int] = import_module(module).main
         return command(arguments)
     except ConfigError as error:
         sys.stderr.write(f"configuration error: {error}\n")

@@ -54,7 +54,14 @@ def run_folder(config: Config) -> Path:
     if trainer.load_checkpoint_path is not None:
         loaded = Path(trainer.load_checkpoint_path).expanduser().absolute()
         steps = [path for path in (loaded, *loaded.parents) if path.name.startswith("global_step_")]
-        return steps[0].parent if steps else loaded
+        if steps:
+            return steps[0].parent
+        named = loaded.name in ("best", "last") and not loaded.exists()
+        if named and trainer.load_checkpoint_path == loaded.name:
+            raise ConfigError(
+                "trainer.load_checkpoint_path", f"{loaded.name} of which run? Give the folder, RUN/{loaded.name}"
+            )
+        return loaded.parent if named else loaded
     name = f"{trainer.experiment_name}-{datetime.now():%Y%m%d-%H%M%S}"
     return Path("checkpoints", trainer.project_name, name).absolute()
 

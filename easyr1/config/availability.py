@@ -41,6 +41,12 @@ MISSING: tuple[Feature, ...] = (
         "set bf16, or fp32 with mp_param_dtype=fp16",
     ),
     Feature(
+        "worker.critic.fsdp.torch_dtype",
+        "training of float16 weights",
+        lambda c, _: c.worker.critic.fsdp.torch_dtype in ("fp16", "float16"),
+        "set bf16, or fp32 with mp_param_dtype=fp16",
+    ),
+    Feature(
         "worker.hybrid_engine",
         "training and sampling on separate devices",
         lambda c, _: not c.worker.hybrid_engine,

@@ -259,10 +259,10 @@ def _rounding(config: Config, facts: Facts) -> Iterator[str]:
                 f"below about 0.4 % of a weight to rounding; worker.{name}.optim.strategy=adamw_bf16 keeps them"
             )
         elif model.fsdp.torch_dtype in BF16 and 0 < model.optim.lr < LOST_UPDATE:
+            norms = "" if model.model.lora.rank else ", such as most norms"
             yield (
                 f"worker.{name}.optim.lr={model.optim.lr:g} is too small for adamw_bf16 to move weights above about "
-                f"{model.optim.lr / LOST_UPDATE:.2g}, such as most norms; worker.{name}.fsdp.torch_dtype=fp32 "
-                "trains them, too"
+                f"{model.optim.lr / LOST_UPDATE:.2g}{norms}; worker.{name}.fsdp.torch_dtype=fp32 trains them, too"
             )
 
 

@@ -68,12 +68,15 @@ def adamw(parameters: Iterable[nn.Parameter], spec: OptimSpec) -> torch.optim.Op
 def _adamw_bf16(groups: list[dict[str, Any]], spec: OptimSpec) -> torch.optim.Optimizer:
     """AdamW whose steps keep what rounding took off the last ones (Kahan summation); plain AdamW for float32.
 
-    The plain loop over parameters, without kernels to compile: the same on every device.
+    The plain loop over parameters, without kernels to compile: the same on every device. Each parameter is a group,
+    as the library counts steps by group, and those in which there was no gradient must not count.
     """
     from optimi import AdamW
 
+    groups = [group | {"params": [parameter]} for group in groups for parameter in group["params"]]
     optimizer = AdamW(groups, lr=spec.lr, betas=spec.betas, eps=EPS, kahan_sum=True, triton=False, foreach=False)
     optimizer.register_step_pre_hook(_start_moments)
+    optimizer.register_step_post_hook(_take_back_count)
     return optimizer
 
 
@@ -92,11 +95,15 @@ def _start_moments(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any)
                 }
 
 
-def state_tensors(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
-    """The optimizer's state as tensors under "<parameter>/<moment>".
+def _take_back_count(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+    """Steps count for a parameter only where it had a gradient, as in torch."""
+    for group in optimizer.param_groups:
+        if group["params"][0].grad is None:
+            group["step"] -= 1
 
-    A count of steps that a whole group shares is given to each of its parameters.
-    """
+
+def state_tensors(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
+    """The optimizer's state as tensors under "<parameter>/<moment>"."""
     found = {
         f"{names[parameter]}/{moment}": tensor.detach()
         for parameter, moments in optimizer.state.items()
@@ -104,8 +111,8 @@ def state_tensors(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor,
         if tensor is not None
     }
     for group in optimizer.param_groups:
-        if _counts_steps(group) and group["setup"]:
-            found |= {f"{names[parameter]}/step": group["step"].clone() for parameter in group["params"]}
+        if _counts_steps(group) and group["params"][0] in optimizer.state:
+            found[f"{names[group['params'][0]]}/step"] = group["step"].clone()
     return found
 
 
@@ -132,7 +139,7 @@ def load_state_tensors(
 
 
 def _counts_steps(group: Mapping[str, Any]) -> bool:
-    """Whether steps are counted in the group (adamw_bf16), not with each parameter."""
+    """Whether steps are counted in the group (adamw_bf16), which then has one parameter, and not with the moments."""
     return "setup" in group
 
 
@@ -164,7 +171,5 @@ def _load_moments(
     if _counts_steps(group):
         group["step"], group["setup"] = moments["step"].clone(), True
         del found["step"]
-        if found:
-            found.setdefault("kahan_comp", None)  # without the key the library would start anew
-    if found:
-        optimizer.state[parameter] = found
+        found.setdefault("kahan_comp", None)  # without the key the library would start anew
+    optimizer.state[parameter] = found

@@ -19,6 +19,7 @@ from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state
 from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
 from easyr1.engines.protocols import Progress
 from easyr1.errors import CheckpointError
+from easyr1.manifest import read_json
 from easyr1.models.log_probs import TokenScores
 from easyr1.models.positions import Positions
 from easyr1.models.scored import Scored
@@ -146,17 +147,28 @@ class TorchTrain:
 
     def load(self, folder: Path) -> bool:
         """Take up what `save` wrote. False if the optimizer's state was not among it, so that it starts anew."""
-        if not (folder / EXTRA_FILE).is_file():
+        if not folder.is_dir():
             raise CheckpointError(
-                f"{folder} is not there: the checkpoint was made without a {folder.name}; start a new run, or resume "
-                "with the algorithm.adv_estimator of the old one"
+                f"{folder.parent} was made without a {folder.name}; start a new run, or resume with the "
+                "algorithm.adv_estimator of the old one"
             )
-        load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
-        extra = json.loads((folder / EXTRA_FILE).read_text())
+        self._read_model(folder)
+        extra = read_json(folder / EXTRA_FILE)
         self.version = extra["version"]
         if self.optimizer is not None and extra["optimizer"]:
             load_state_tensors(self.optimizer, self._names(), self._read_optimizer(folder / OPTIM_FOLDER))
         return self.optimizer is None or extra["optimizer"]
+
+    def _read_model(self, folder: Path) -> None:
+        try:
+            load_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        except CheckpointError as error:
+            if ".lora_" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{error}. Set worker.{folder.name}.model.lora (rank, target_modules, exclude_modules) as it was, or "
+                "merge the checkpoint (easyr1 merge) and start from the result"
+            ) from error
 
     def _read_optimizer(self, folder: Path) -> dict[str, torch.Tensor]:
         """The optimizer's tensors, each spread over the ranks as its parameter is."""

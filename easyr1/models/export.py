@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedModel
 
 from easyr1.data.model_files import FILES_FOLDER, TOKENIZER_FILES, ModelFiles, model_folder
@@ -27,6 +27,7 @@ from easyr1.models.shards import MODEL_FOLDER, OPTIM_FOLDER, load_shards, shapes
 
 log = logging.getLogger(__name__)
 
+UNREAD = (OPTIM_FOLDER, f"{FILES_FOLDER}/config.json")  # the latter is written anew by an export in its place
 FILE_SIZE = "5GB"  # of one file of weights in the result
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
 OPENING = ("model.safetensors", "model.safetensors.index.json", TENSORS_FILE)  # no model can be loaded without one
@@ -55,7 +56,7 @@ def export(
         allowed = "an adapter keeps its own" if adapter_only else f"give one of {', '.join(DTYPES)}"
         raise ConfigError("--dtype", f"{dtype!r} cannot be taken: {allowed}")
     with phase("checking the checkpoint"):
-        check_contents(actor.parent, below=f"{actor.name}/", but=(FILES_FOLDER, OPTIM_FOLDER))
+        check_contents(actor.parent, below=f"{actor.name}/", but=UNREAD)
     source = _source(actor, base, trust_remote_code)
     target = _target(source, output, adapter_only)
     with _unfinished(target) as new:
@@ -114,13 +115,20 @@ def _source(actor: Path, base: str | None, trust_remote_code: bool) -> _Source:
         if base is None:
             raise CheckpointError(f"{lacks}; name a model that does with --model_path")
         log.warning("%s; it is taken from %s", lacks, base)
-        found = ModelFiles.find(base).model
+        found = _files_of(base)
     elif base is not None and adapter is None:
         log.warning("--model_path is not needed: %s holds the whole model", actor)
     if adapter is not None and base is None:
         base = json.loads((adapter / CONFIG_FILE).read_text(encoding="utf-8"))["base_model_name_or_path"]
     config, files = (files if has_config else found), (files if has_tokenizer else found)
     return _Source(actor, config, files, adapter, base, trust_remote_code)
+
+
+def _files_of(base: str) -> Path:
+    try:
+        return ModelFiles.find(base).model
+    except ConfigError as error:
+        raise ConfigError("--model_path", str(error).removeprefix(f"{error.key}: ")) from error
 
 
 def _target(source: _Source, output: Path | None, adapter_only: bool) -> Path:
@@ -242,15 +250,29 @@ def _told(what: str, given: str | Path, cure: str) -> Iterator[None]:
     """What transformers raises for missing and foreign files, as a CheckpointError."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = _broken_file(given) or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{what} cannot be loaded from {given} ({reason}). {cure}") from error
+
+
+def _broken_file(folder: str | Path) -> str:
+    """Which file of weights is no safetensors file, or nothing."""
+    faults = map(_fault_of, sorted(Path(folder).expanduser().glob("*.safetensors")))
+    return next(filter(None, faults), "")
+
+
+def _fault_of(file: Path) -> str:
+    try:
+        with safe_open(file, framework="pt"):
+            return ""
+    except (SafetensorError, OSError) as error:
+        return f"{file.name}: {error}"
 
 
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that is gone afterwards. CheckpointError where the disk takes no more."""
-    folder = target.with_name(f".{target.name}.unfinished")
+    """A new folder on the disk of `target` that is gone afterwards. CheckpointError where it takes no more."""
+    folder = target / ".unfinished" if target.is_dir() else target.with_name(f".{target.name}.unfinished")
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

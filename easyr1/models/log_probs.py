@@ -60,7 +60,7 @@ def token_log_probs(
         return TokenScores(*chunk(hidden, targets, against))
     others = against.split(size) if against is not None else [None] * -(-len(hidden) // size)
     parts = [
-        checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(chunk, *part, use_reentrant=False)  # with its random state: an adapter on the head may drop
         for part in zip(hidden.split(size), targets.split(size), others, strict=True)
     ]
     return TokenScores(*(torch.cat(column) for column in zip(*parts, strict=True)))

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from easyr1.config.names import did_you_mean
-from easyr1.errors import ConfigError, DataError
+from easyr1.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from easyr1.models.scored import Scored
@@ -75,7 +76,8 @@ def choose_layers(model: PreTrainedModel, spec: LoraSpec, without: Collection[st
     if not chosen:
         raise ConfigError(
             f"{spec.key}.target_modules",
-            f"{spec.target_modules!r} without {spec.exclude_modules!r} (exclude_modules) leaves no layer; "
+            f"{spec.target_modules!r} without {spec.exclude_modules!r} (exclude_modules) "
+            f"{'and without the vision tower (freeze_vision_tower) ' if without else ''}leaves no layer; "
             f"{type(model).__name__} has, for example, {', '.join(linear[:2] + linear[-3:-1])}",
         )
     return chosen
@@ -95,11 +97,11 @@ def _named(linear: Collection[str], spec: LoraSpec, model: str) -> set[str]:
 
 
 def add_adapters(
-    model: PreTrainedModel, spec: LoraSpec, dtype: torch.dtype, seed: int = 0, without: Collection[str] = ()
+    model: PreTrainedModel, spec: LoraSpec, dtype: torch.dtype, without: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Give each chosen layer an adapter with weights of `dtype`, freeze all else; the full names of these layers.
 
-    B is 0, so the model still is its base. A follows from `seed`; the random state of torch stays as it was.
+    B is 0, so the model still is its base. A is drawn from torch's generator, whatever peft takes from it.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -115,11 +117,10 @@ def add_adapters(
     config.target_modules = list(names)
     layers = adapter_layers(model)
     assert tuple(layers) == names
-    generator = torch.Generator().manual_seed(seed)
     for layer in layers.values():
         low, high = layer.lora_A[ADAPTER].to(dtype), layer.lora_B[ADAPTER].to(dtype)
         drawn = torch.empty(low.weight.shape)
-        nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+        nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
         with torch.no_grad():
             low.weight.copy_(drawn)
             high.weight.zero_()
@@ -192,14 +193,12 @@ def describe(scored: "Scored") -> tuple[str, list[str]] | None:
     layers = list(adapter_layers(scored.model))
     if not layers:
         return None
-    kinds = dict.fromkeys(name.rpartition(".")[2] for name in layers)
-    blocks = {block[0] for name in layers if (block := re.match(r".*?\.\d+\.", name))}
+    kinds = dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in layers)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in scored.parameters()]
     trained = sum(size for size, requires_grad in sizes if requires_grad)
     sentence = (
-        f"{len(layers)} layers get adapters of rank {_config(scored.model).r} ({', '.join(kinds)}"
-        f"{f' in {len(blocks)} blocks' if blocks else ''}): {trained:,} trainable weights of "
-        f"{sum(size for size, _ in sizes):,}"
+        f"{len(layers)} layers get adapters of rank {_config(scored.model).r}: {', '.join(kinds)}; {trained:,} "
+        f"trainable weights of {sum(size for size, _ in sizes):,}"
     )
     return sentence, layers
 
@@ -223,8 +222,12 @@ def write_adapter(scored: "Scored", folder: Path, base_path: str) -> None:
         "inference_mode": True,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / TENSORS_FILE, metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / TENSORS_FILE, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise CheckpointError(f"{folder / TENSORS_FILE} cannot be written: {error}") from error
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True, default=str) + "\n")
+    (folder / TENSORS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)  # which was written for its owner alone
 
 
 def _shortest(chosen: Collection[str], modules: Collection[str]) -> list[str]:

@@ -130,29 +130,34 @@ def _maker(name: str) -> Callable[[Run], Logger]:
 class FileLogger:
     """Rows in the run folder: metrics.jsonl, generations.jsonl, events.jsonl; the configuration in config.json.
 
-    Files only grow. When a run resumes at a step, rows of later steps that are about to be made anew move to
-    *-superseded.jsonl; events stay where they are, for they did happen.
+    Files only grow. When a run resumes at a step, rows of later steps that are made anew move to *-superseded.jsonl
+    once the first new row is there, so that a start that fails moves none; events stay, for they did happen.
     """
 
     def __init__(self, run: Run) -> None:
-        moved = 0
-        if run.resume_step is not None:
-            moved += move_rows_aside(run.folder / METRICS_FILE, run.resume_step)
-            moved += move_rows_aside(run.folder / GENERATIONS_FILE, run.resume_step)
-        self._metrics = JsonLines(run.folder / METRICS_FILE)
-        self._generations = JsonLines(run.folder / GENERATIONS_FILE)
+        self._folder = run.folder
+        self._resume_step = run.resume_step
+        self._rows: dict[str, JsonLines] = {}
         self._events = JsonLines(run.folder / EVENTS_FILE)
         if run.config:
             replace_text(run.folder / CONFIG_FILE, json.dumps(run.config, indent=2, default=str) + "\n")
-        if moved:
-            self.event("rows_moved_aside", {"step": run.resume_step, "rows": moved})
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._metrics.append({"step": step, "time": timestamp(), **metrics})
+        self._open(METRICS_FILE).append({"step": step, "time": timestamp(), **metrics})
 
     def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         for row in rows:
-            self._generations.append({"step": step, **row})
+            self._open(GENERATIONS_FILE).append({"step": step, **row})
+
+    def _open(self, name: str) -> JsonLines:
+        if not self._rows:
+            names = (METRICS_FILE, GENERATIONS_FILE)
+            step = self._resume_step
+            moved = 0 if step is None else sum(move_rows_aside(self._folder / name, step) for name in names)
+            self._rows = {name: JsonLines(self._folder / name) for name in names}
+            if moved:
+                self.event("rows_moved_aside", {"step": step, "rows": moved})
+        return self._rows[name]
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         self._events.append({"time": timestamp(), "kind": kind, **fields})
@@ -161,7 +166,7 @@ class FileLogger:
         return {}
 
     def finish(self) -> None:
-        for file in (self._metrics, self._generations, self._events):
+        for file in (*self._rows.values(), self._events):
             file.close()
 
 

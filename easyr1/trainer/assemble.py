@@ -1,7 +1,7 @@
 """Configuration -> a trainer, in two stages: first everything that can be checked without a model, then the model."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from easyr1.rewards.score import hidden_columns_note, score
 from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
-from easyr1.trainer.checkpoint import Checkpoints, read_state, step_of
+from easyr1.trainer.checkpoint import Checkpoints
 from easyr1.trainer.collect import Collector, Draws, DynamicSampler
 from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.loop import Trainer
@@ -65,25 +65,37 @@ class Inputs:
     val: PromptSet
     reward: RewardSpec
     checkpoints: Checkpoints
-    found: Path | None  # the checkpoint that the run goes on from
+    start: "Start | None"
     notes: tuple[str, ...]
 
     @property
     def is_finished(self) -> bool:
-        """Whether all steps were done by an earlier start."""
-        done = 0 if self.found is None else step_of(self.found) or 0
-        return not self.config.trainer.val_only and done >= (self.plan.total_steps or done + 1)
+        """Whether all steps were done by an earlier start, and the last one validated."""
+        if self.start is None or self.config.trainer.val_only or self.plan.total_steps is None:
+            return False
+        step, total = self.start.state["step"], self.plan.total_steps
+        return step > total or (step == total and self.start.state["validated"])
 
 
-def find_checkpoint(config: Config, run_folder: Path) -> tuple[Checkpoints, Path | None, list[str]]:
-    """The run's checkpoints, the one to go on from, and how the configuration differs from that one's.
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run goes on from, and the trainer's state in it."""
+
+    folder: Path
+    state: Mapping[str, Any]
+
+
+def find_start(config: Config, checkpoints: Checkpoints) -> tuple[Start | None, list[str]]:
+    """Where the run goes on, if anywhere, and how the configuration differs from the one of then.
 
     ConfigError where it differs in what is learnt and the checkpoint was not named.
     """
     keys = config.trainer
-    checkpoints = Checkpoints(run_folder, keys.save_limit, keys.save_model_only)
     found = checkpoints.find(keys.load_checkpoint_path, keys.find_last_checkpoint)
-    changed = [] if found is None else differences(read_state(found)["config"], config)
+    if found is None:
+        return None, []
+    start = Start(found, checkpoints.read_state(found))
+    changed = differences(start.state["config"], config)
     if changed and keys.load_checkpoint_path is None and not keys.val_only:
         raise ConfigError(
             "trainer.find_last_checkpoint",
@@ -91,7 +103,15 @@ def find_checkpoint(config: Config, run_folder: Path) -> tuple[Checkpoints, Path
             f"the new ones, trainer.load_checkpoint_path={found}; or start anew in another "
             "trainer.save_checkpoint_path",
         )
-    return checkpoints, found, [f"the checkpoint was trained with other settings: {change}" for change in changed]
+    return start, [f"the checkpoint was trained with other settings: {change}" for change in changed]
+
+
+def make_run_folder(folder: Path) -> None:
+    """ConfigError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("trainer.save_checkpoint_path", f"{folder} cannot be a folder ({error.strerror})") from error
 
 
 @dataclass(frozen=True)
@@ -107,14 +127,16 @@ class Data:
 def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progress) -> Inputs:
     """Check reward file, checkpoint, tokenizer, every row, and with their numbers the configuration once more."""
     plan = resolve(config, given, facts)
-    checkpoints, found, changed = find_checkpoint(config, plan.run_folder)
+    make_run_folder(plan.run_folder)
+    checkpoints = Checkpoints(plan.run_folder, config.trainer.save_limit, config.trainer.save_model_only)
+    start, changed = find_start(config, checkpoints)
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     data = read_data(config, plan, progress)
     plan = resolve(config, given, with_rows(facts, config, data))
     notes = (*row_notes(config, data), *changed)
     plan = replace(plan, reward_name=f"{reward.name} ({reward.kind})")
     chat, media, train, val = data.chat, data.media, data.train, data.val
-    return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, found, notes)
+    return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, start, notes)
 
 
 def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
@@ -193,15 +215,13 @@ def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, pr
 @contextmanager
 def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[Trainer]:
     """Build models and everything around them; ends the reward process and the loggers on the way out."""
-    config, plan, found, checkpoints = inputs.config, inputs.plan, inputs.found, inputs.checkpoints
+    config, plan, start, checkpoints = inputs.config, inputs.plan, inputs.start, inputs.checkpoints
     trainer_keys = config.trainer
-    with progress.phase("checking the checkpoint"):
-        state = None if found is None else checkpoints.load(found)
-    resume_step = -1 if state is None else state["step"]
-    if trainer_keys.val_only:
-        resume_step = None  # no step is made anew, so what is there stays
-    else:
-        checkpoints.set_aside_after(found)
+    if start is not None:
+        with progress.phase("checking the checkpoint"):
+            checkpoints.check(start.folder)
+    own = start if start is not None and checkpoints.is_own(start.folder) else None
+    resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
     with progress.phase("building the model"):
         scored = build(model_spec(config, plan))
@@ -212,15 +232,17 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
         console,
         json.loads(dump(config, inputs.given)),
         total_steps=plan.total_steps,
-        resume_step=resume_step,
-        identity=state["trackers"] if found is not None and state is not None and checkpoints.is_own(found) else {},
+        resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
+        identity={} if own is None else own.state["trackers"],
     )
     try:
         with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
             trainer = _trainer(inputs, scored, media, worker, tracker, progress, checkpoints)
             _tell_adapters(trainer)
-            if found is not None and state is not None:
-                trainer.resume(found, state)
+            if start is not None:
+                trainer.resume(start.folder, start.state)
+            if not trainer_keys.val_only:  # from here on steps are made anew
+                checkpoints.set_aside_after(None if start is None else start.folder)
             yield trainer
     finally:
         tracker.finish()

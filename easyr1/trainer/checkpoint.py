@@ -12,7 +12,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from easyr1.manifest import (
     check_complete,
     check_contents,
     foreign_files,
+    read_json,
     refuse_pickled,
     sync,
     write_manifest,
@@ -54,6 +55,7 @@ class Record:
     best_val_reward_score: float | None = None
     last_global_step: int | None = None
     last_actor_path: str | None = None
+    last_val_reward_score: float | None = None  # None where that step is not validated; ours
 
 
 class Checkpoints:
@@ -107,20 +109,32 @@ class Checkpoints:
             )
         return self._named(str(step_folder(run, step)))
 
-    def load(self, folder: Path) -> dict[str, Any]:
-        """The trainer's state of a checkpoint whose files were all checked; takes up its record of best and last."""
-        check_contents(folder, but=UNREAD)
-        state = read_state(folder)
-        if self.is_own(folder):
-            record = Record(**state["record"])
-            best = record.best_global_step
-            if best is not None and not (step_folder(self.folder, best) / MANIFEST_FILE).is_file():
-                record = Record(last_global_step=record.last_global_step, last_actor_path=record.last_actor_path)
-            self.record = record
+    def read_state(self, folder: Path) -> dict[str, Any]:
+        """The trainer's state in a checkpoint. Of an own one, its record of best and last is taken up.
+
+        The tracker knows more where the step was validated after it was saved, and less where the run died between a
+        checkpoint and its tracker, which is then made good.
+        """
+        check_contents(folder, below=STATE_FILE, but=UNREAD)
+        state = read_json(folder / STATE_FILE)
+        if not self.is_own(folder):
+            return state
+        self.record, tracker = Record(**state["record"]), _read_record(self.folder) or Record()
+        if tracker.last_global_step == state["step"] and tracker.last_val_reward_score is not None:
+            self.record, state = tracker, state | {"validated": True}
+        best = self.record.best_global_step
+        if best is not None and not (step_folder(self.folder, best) / MANIFEST_FILE).is_file():
+            self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
+        if (tracker.last_global_step or 0) < state["step"]:
+            self._write(self.record)
         return state
 
+    def check(self, folder: Path) -> None:
+        """Every file that a resume reads is what was written; CheckpointError names the first that is not."""
+        check_contents(folder, but=UNREAD)
+
     def is_own(self, folder: Path) -> bool:
-        return folder.absolute().parent == self.folder.absolute()
+        return folder.resolve().parent == self.folder.resolve()
 
     def save(
         self,
@@ -139,8 +153,8 @@ class Checkpoints:
         record = self._with(step, val_score)
         try:
             for path in _debris(self.folder):
-                shutil.rmtree(path)
-            unfinished.mkdir(parents=True)
+                _delete(path)
+            unfinished.mkdir(parents=True, exist_ok=True)
             for name, engine in engines.items():
                 engine.save(unfinished / name, self.model_only)
             copy_model_files(unfinished / "actor")
@@ -155,18 +169,24 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved ({error}); {self._left()}. Free some space, or "
                 "lower trainer.save_limit, and start again"
             ) from error
-        self._prune()
+        try:
+            self._prune()
+        except OSError as error:
+            log.warning("%s: older checkpoints stay (%s)", self.folder, error)
         return target
 
     def note_score(self, step: int, val_score: float) -> None:
-        """The validation of a step whose checkpoint is there already."""
-        self._write(self._with(step, val_score))
+        """The validation of the last step, whose checkpoint is there already."""
+        try:
+            self._write(self._with(step, val_score))
+        except OSError as error:
+            raise CheckpointError(f"{self.folder / TRACKER_FILE} cannot be written ({error})") from error
 
     def _with(self, step: int, val_score: float | None) -> Record:
         best_step, best_score = self.record.best_global_step, self.record.best_val_reward_score
         if val_score is not None and (best_score is None or val_score > best_score):
             best_step, best_score = step, val_score
-        return Record(best_step, best_score, step, str(step_folder(self.folder, step) / "actor"))
+        return Record(best_step, best_score, step, str(step_folder(self.folder, step) / "actor"), val_score)
 
     def _put_in_place(self, unfinished: Path, target: Path) -> None:
         if target.exists():
@@ -196,7 +216,7 @@ class Checkpoints:
             folder = step_folder(self.folder, step)
             doomed = folder.with_name(f"{folder.name}.deleted")
             folder.rename(doomed)  # so that what a crash leaves of it is not taken for a checkpoint
-            shutil.rmtree(doomed)
+            _delete(doomed)
 
     def _is_ours(self, folder: Path) -> bool:
         """Whether all of it was written by a run; if not, that is said once."""
@@ -206,6 +226,8 @@ class Checkpoints:
             foreign, why = [MANIFEST_FILE], str(error)
         else:
             why = f"{folder} holds files that no run wrote ({', '.join(foreign[:3])})"
+        if folder.is_symlink():
+            foreign, why = [folder.name], f"{folder} is a link"
         if foreign and folder not in self._told:
             log.warning("%s; it is not deleted and not counted by trainer.save_limit", why)
             self._told.add(folder)
@@ -217,9 +239,11 @@ class Checkpoints:
         `start` is what `find` gave; from None, or a checkpoint of another folder, all steps are made anew.
         """
         first = step_of(start) or 0 if start is not None and self.is_own(start) else 0
-        for step in steps_in(self.folder):
-            if step > first:
-                _set_aside(step_folder(self.folder, step))
+        superseded = [step for step in steps_in(self.folder) if step > first]
+        for step in superseded:
+            _set_aside(step_folder(self.folder, step))
+        if superseded:
+            self._write(self.record)
 
 
 def last_complete(run_folder: Path) -> Path | None:
@@ -236,7 +260,7 @@ def last_complete(run_folder: Path) -> Path | None:
     debris = [path.name for path in _debris(run_folder)]
     if debris:
         log.warning("%s: %s was never finished; it is passed over", run_folder, ", ".join(debris))
-    if steps or (run_folder / TRACKER_FILE).exists():
+    if steps or (_read_record(run_folder) or Record()).last_global_step is not None:
         raise ConfigError(
             FIND_KEY,
             f"{run_folder} holds no complete checkpoint any more; name one with {LOAD_KEY}, or set {FIND_KEY}=false "
@@ -248,7 +272,7 @@ def last_complete(run_folder: Path) -> Path | None:
 def check_readable(folder: Path) -> None:
     """CheckpointError unless the folder holds a complete checkpoint of ours; reads no content."""
     refuse_pickled(folder)
-    check_complete(folder, UNREAD)
+    check_complete(folder, but=UNREAD)
 
 
 def _fault(folder: Path) -> CheckpointError | None:
@@ -257,6 +281,14 @@ def _fault(folder: Path) -> CheckpointError | None:
     except CheckpointError as error:
         return error
     return None
+
+
+def _delete(folder: Path) -> None:
+    """A run goes on where something cannot be deleted; the next save tries again."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("%s cannot be deleted (%s)", folder, error)
 
 
 def _set_aside(folder: Path) -> None:
@@ -286,14 +318,6 @@ def steps_in(run_folder: Path) -> list[int]:
     """Steps of the checkpoints in a run folder, in order."""
     paths = run_folder.iterdir() if run_folder.is_dir() else ()
     return sorted(step for path in paths if (step := step_of(path)) is not None)
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """The trainer's state in a checkpoint folder."""
-    try:
-        return json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{folder / STATE_FILE} is damaged ({error})") from error
 
 
 def what_came_back(state: Mapping[str, Any], optimizers: bool) -> str:
@@ -333,8 +357,5 @@ def _read_record(folder: Path) -> Record | None:
     file = folder / TRACKER_FILE
     if not file.is_file():
         return None
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return Record(**{name: values.get(name) for name in Record.__dataclass_fields__})
-    except (ValueError, AttributeError) as error:
-        raise CheckpointError(f"{file} is damaged ({error}); name a folder global_step_<k> with {LOAD_KEY}") from error
+    values = read_json(file)
+    return Record(**{name: values.get(name) for name in Record.__dataclass_fields__})

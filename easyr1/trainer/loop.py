@@ -25,7 +25,7 @@ from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress, Tick
 from easyr1.tracking.report import write_report
 from easyr1.trainer.carried import from_records, to_records
-from easyr1.trainer.checkpoint import Checkpoints, what_came_back
+from easyr1.trainer.checkpoint import Checkpoints, step_folder, what_came_back
 from easyr1.trainer.collect import Collector, Draws, DynamicSampler
 from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
@@ -74,16 +74,16 @@ class Trainer:
         Raises Stopped on SIGTERM and Ctrl-C, once the last whole step is saved.
         """
         self.whole = self.state()
-        try:
-            with self.stop:
+        with self.stop:
+            try:
                 last = self.validate_first()
                 while self.step < self.total_steps and not self.config.trainer.val_only:
                     last = self.take_step() or last
                     self.stop.check()
-        except Stopped:
-            self.leave()
-            raise
-        write_report(self.checkpoints.folder)
+            except Stopped:
+                self.leave()
+                raise
+        self.report()
         return last
 
     def validate_first(self) -> dict[str, float]:
@@ -202,7 +202,7 @@ class Trainer:
         found = validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
         self.tracker.log(found | {"timing_s/validation": clock.seconds["validation"]}, self.step)
         self.validated = True
-        write_report(self.checkpoints.folder)
+        self.report()
         return found
 
     def state(self) -> dict[str, Any]:
@@ -236,9 +236,23 @@ class Trainer:
         else:
             if self.step != self.saved_step:
                 self.save(None)
-            message = f"step {self.step} of {self.total_steps} is saved; the same command goes on from there"
+            message = f"step {self.step} of {self.total_steps} is saved; {self._how_to_go_on()}"
         self.tracker.event("stopped", step=self.step, message=message)
-        write_report(self.checkpoints.folder)
+        self.report()
+
+    def _how_to_go_on(self) -> str:
+        trainer = self.config.trainer
+        if trainer.find_last_checkpoint and trainer.load_checkpoint_path is None:
+            return "the same command goes on from there"
+        folder = step_folder(self.checkpoints.folder, self.step)
+        return f"go on from there with trainer.load_checkpoint_path={folder}"
+
+    def report(self) -> None:
+        """Renew the report; a run goes on without one."""
+        try:
+            write_report(self.checkpoints.folder)
+        except OSError as error:
+            self.tracker.event("warning", message=f"the report could not be written ({error})")
 
     def resume(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; `state` is what `Checkpoints.load` gave for it."""

@@ -51,9 +51,9 @@ class StopSignals:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Inside, a signal raises Stopped wherever it comes: nothing may happen there that cannot be thrown away."""
-        self.check()
-        self._at_once = True
         try:
+            self._at_once = True
+            self.check()  # for one that came before
             yield
         finally:
             self._at_once = False

@@ -140,7 +140,7 @@ def test_frozen_weights_and_missing_kinds_make_no_group():
 def test_adamw_bf16_on_float32_weights_is_plain_adamw():
     one, other = Weights(), Weights()
     left, right = optimizer_of(one, "adamw"), optimizer_of(other, "adamw_bf16")
-    for number in range(3, 9):
+    for number in range(1, 9):  # the gradients of some come late
         step(one, left, number, lr=LR / number)
         step(other, right, number, lr=LR / number)
     for name, tensor in one.state_dict().items():

@@ -68,6 +68,7 @@ CASES = {
     "qwen3_vl": ("qwen3_vl", {}, {}),
     "text, LoRA": ("qwen2", {}, LORA),
     "qwen2_5_vl, LoRA": ("qwen2_5_vl", {}, LORA),
+    "qwen3_vl, LoRA": ("qwen3_vl", {}, LORA),
 }
 
 
@@ -449,3 +450,66 @@ def test_an_adapter_file_holds_only_the_adapter(trained):
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     assert json.loads((one.actor / "lora_adapter" / "adapter_config.json").read_text())["lora_alpha"] == 16
     assert "peft" not in (one.actor / "huggingface" / "config.json").read_text()
+
+
+def test_weights_that_were_trained_in_bfloat16_stay_in_it(tmp_path):
+    settings = {"worker.actor.fsdp.torch_dtype": "bf16", "worker.actor.optim.strategy": "adamw_bf16"}
+    one = train(tmp_path, "qwen2", {}, settings)
+    model = loaded(one, export(one.step, tmp_path / "out"))
+    assert model.dtype == torch.bfloat16 and torch.equal(logits(model, one), one.logits)
+
+
+def test_an_adapter_is_merged_in_float32_whatever_its_base_is_stored_in(tmp_path):
+    base = tiny.save("qwen2", tmp_path / "qwen2")
+    transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    trainer, _ = runs.run(runs.arguments(tmp_path, "qwen2", rows=2, **BRIEF, **LORA))
+    inputs, live = live_logits(trainer.actor.engine.scored, "qwen2")
+    one = Trained("qwen2", base, tmp_path / "run" / "global_step_1", inputs, live, {})
+    model = loaded(one, export(one.step, tmp_path / "out"))
+    assert model.dtype == torch.float32
+    torch.testing.assert_close(logits(model, one), live, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ("tokenizer.json", "preprocessor_config.json", "chat_template.jinja"))
+def test_a_small_file_that_is_missing_or_changed_is_named(copy, tmp_path, name):
+    one = copy("qwen3_vl")
+    file = one.actor / "huggingface" / name
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
+        export(one.step, tmp_path / "out")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=rf"{name} is missing"):
+        export(one.step, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_base_is_named(copy, tmp_path):
+    one = copy("text, LoRA")
+    base = shutil.copytree(one.base, tmp_path / "base")
+    (base / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"base.*model\.safetensors: .*--model_path"):
+        export(one.step, tmp_path / "out", base=str(base))
+
+
+def test_the_actor_is_enough(copy, tmp_path):
+    """What an export does not read may be gone: a critic, the optimizer."""
+    one = copy("text")
+    shutil.rmtree(one.actor / "optim")
+    assert (export(one.step, tmp_path / "out") / "model.safetensors").is_file()
+
+
+def test_a_folder_on_another_disk_takes_an_export(trained, tmp_path):
+    """Such as a mounted volume: nothing can be made beside it and moved in."""
+    target = tmp_path / "volume"
+    target.mkdir()
+    tmp_path.chmod(0o555)
+    try:
+        out = export(trained("text").step, target)
+    finally:
+        tmp_path.chmod(0o755)
+    assert (out / "model.safetensors").is_file() and not (out / ".unfinished").exists()
+
+
+def test_who_may_read_one_file_of_a_checkpoint_may_read_all(trained):
+    files = [path for path in trained("text, LoRA").step.rglob("*") if path.is_file()]
+    assert len({path.stat().st_mode for path in files}) == 1

@@ -74,8 +74,12 @@ def test_resume_moves_later_rows_aside_and_keeps_events(tmp_path, screen):
         tracker.log_samples([SAMPLE], step)
         tracker.event("checkpoint", step=step)
     tracker.finish()
-    Tracker(["file"], tmp_path, screen, {}, resume_step=2).finish()
-    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [1, 2]
+    again = Tracker(["file"], tmp_path, screen, {}, resume_step=2)
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 3  # a start that fails now has moved nothing
+    again.log(STEP | {"new": 1}, 3)
+    again.finish()
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert "new" in read_rows(tmp_path / "metrics.jsonl")[-1]
     assert [row["step"] for row in read_rows(tmp_path / "generations.jsonl")] == [1, 2]
     *old, moved = read_rows(tmp_path / "events.jsonl")
     assert [event["step"] for event in old] == [1, 2, 3]

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 from contextlib import nullcontext
 
@@ -39,6 +40,12 @@ def save(checkpoints, step, score=None, **engine):
     return checkpoints.save(step, {"actor": Engine(**engine)}, {"config": {}}, score, copy_model_files)
 
 
+def load(checkpoints, folder):
+    """As a resume does it."""
+    checkpoints.check(folder)
+    return checkpoints.read_state(folder)
+
+
 @pytest.fixture
 def run(tmp_path):
     """A run folder with checkpoints of the steps 1 and 2."""
@@ -71,6 +78,7 @@ def test_a_checkpoint_has_the_originals_shape_and_a_manifest_of_every_file(run):
         "best_val_reward_score": None,
         "last_global_step": 2,
         "last_actor_path": str(folder / "actor"),
+        "last_val_reward_score": None,
     }
 
 
@@ -117,15 +125,13 @@ def test_a_damaged_file_is_named_and_nothing_else_is_taken_in_its_place(run):
     checkpoints = Checkpoints(run)
     found = checkpoints.find(None, True)
     with pytest.raises(CheckpointError, match=r"actor/model/shard\.safetensors is damaged"):
-        checkpoints.load(found)
-    Checkpoints(run).load(run / "global_step_1")
+        load(checkpoints, found)
+    load(Checkpoints(run), run / "global_step_1")
 
 
 def test_a_checkpoint_in_the_making_is_none(run, caplog):
     (run / "global_step_3.unfinished").mkdir()
     assert Checkpoints(run).find(None, True) == run / "global_step_2"
-    for step in (1, 2):
-        manifest.list_files(run / f"global_step_{step}")
     save(Checkpoints(run), 4)
     assert "3.unfinished" not in steps(run)
 
@@ -205,7 +211,7 @@ def test_a_pickle_in_any_file_is_never_run(run, tmp_path):
         kept = (folder / name).read_bytes()
         (folder / name).write_bytes(bomb)
         with nullcontext() if "huggingface" in name else pytest.raises(CheckpointError):
-            Checkpoints(run).load(Checkpoints(run).find(str(folder), True))
+            load(Checkpoints(run), Checkpoints(run).find(str(folder), True))
         (folder / name).write_bytes(kept)
         assert not mark.exists()
     pickle.loads(bomb)
@@ -220,7 +226,7 @@ def test_a_full_disk_is_one_clear_error_and_the_checkpoint_before_is_intact(run,
         raise full
 
     checkpoints = Checkpoints(run)
-    checkpoints.load(run / "global_step_2")
+    load(checkpoints, run / "global_step_2")
     copy = fail if where == "huggingface" else copy_model_files
     if where in ("manifest", "tracker"):
         name = {"manifest": "write_manifest", "tracker": "write_synced"}[where]
@@ -233,7 +239,7 @@ def test_a_full_disk_is_one_clear_error_and_the_checkpoint_before_is_intact(run,
     monkeypatch.undo()
     assert not list(run.glob("*.unfinished"))  # its space is free again
     found = Checkpoints(run).find(None, True)
-    Checkpoints(run).load(found)
+    load(Checkpoints(run), found)
     assert found.name == ("global_step_3" if where == "tracker" else "global_step_2")
 
 
@@ -269,7 +275,7 @@ def test_the_limit_counts_over_restarts_and_keeps_best_and_last(tmp_path):
         checkpoints = Checkpoints(run, limit=2)  # a restart each time
         found = checkpoints.find(None, True)
         if found is not None:
-            checkpoints.load(found)
+            load(checkpoints, found)
         save(checkpoints, step, score)
     assert steps(run) == ["2", "5"]
     assert json.loads((run / "checkpoint_tracker.json").read_text())["best_global_step"] == 2
@@ -294,7 +300,7 @@ def test_what_no_run_wrote_is_never_deleted(run, caplog):
 def test_an_export_into_a_checkpoint_does_not_damage_it(run):
     (run / "global_step_2" / "actor" / "huggingface" / "config.json").write_text('{"dtype": "bfloat16"}')
     found = Checkpoints(run).find(None, True)
-    assert found == run / "global_step_2" and Checkpoints(run).load(found)["step"] == 2
+    assert found == run / "global_step_2" and load(Checkpoints(run), found)["step"] == 2
 
 
 def test_the_best_that_is_gone_is_the_best_no_more(tmp_path):
@@ -308,9 +314,22 @@ def test_the_best_that_is_gone_is_the_best_no_more(tmp_path):
     assert checkpoints.record.best_global_step == 2
 
 
+def test_a_best_that_somebody_deleted_is_not_waited_for(tmp_path):
+    run = tmp_path / "run"
+    checkpoints = Checkpoints(run)
+    save(checkpoints, 1, 0.9)
+    save(checkpoints, 2, 0.1)
+    shutil.rmtree(run / "global_step_1")
+    checkpoints = Checkpoints(run)
+    load(checkpoints, run / "global_step_2")
+    assert checkpoints.record.best_global_step is None and checkpoints.record.last_global_step == 2
+    save(checkpoints, 3, 0.5)
+    assert checkpoints.record.best_global_step == 3
+
+
 def test_the_validation_of_a_checkpoint_that_is_there_already_counts(run):
     checkpoints = Checkpoints(run)
-    checkpoints.load(run / "global_step_2")
+    load(checkpoints, run / "global_step_2")
     checkpoints.note_score(2, 0.4)
     record = json.loads((run / "checkpoint_tracker.json").read_text())
     assert record["best_global_step"] == 2 and record["best_val_reward_score"] == 0.4
@@ -323,4 +342,84 @@ def test_a_step_that_is_made_anew_takes_its_place_and_nothing_is_lost(run):
         checkpoints.set_aside_after(run / "global_step_1")
         save(checkpoints, 2)
     assert steps(run) == ["1", "2", "2.superseded", "2.superseded-2"]
+    assert (run / "global_step_2.superseded" / "actor/model/shard.safetensors").read_bytes() == kept
+
+
+def test_a_new_start_in_an_old_folder_that_dies_before_its_first_save_can_start_again(run):
+    checkpoints = Checkpoints(run)
+    checkpoints.set_aside_after(checkpoints.find(None, False))
+    assert Checkpoints(run).find(None, True) is None
+    assert json.loads((run / "checkpoint_tracker.json").read_text())["last_global_step"] is None
+
+
+def test_a_run_folder_behind_a_link_is_the_same_run(run, tmp_path):
+    (tmp_path / "link").symlink_to(run)
+    assert Checkpoints(tmp_path / "link").is_own(run / "global_step_2")
+    assert Checkpoints(run).is_own(tmp_path / "link" / ".." / "run" / "global_step_2")
+
+
+def test_the_oldest_go_first(tmp_path):
+    run = tmp_path / "run"
+    for step in range(1, 6):
+        save(Checkpoints(run), step)
+    save(Checkpoints(run, limit=2), 6)
+    assert steps(run) == ["5", "6"]
+
+
+def test_the_record_of_another_run_is_not_taken_up(tmp_path):
+    save(Checkpoints(tmp_path / "other"), 7, 0.9)
+    checkpoints = Checkpoints(tmp_path / "run")
+    load(checkpoints, tmp_path / "other" / "global_step_7")
+    save(checkpoints, 8, 0.1)
+    assert checkpoints.record.best_global_step == 8
+
+
+def test_a_validation_after_the_save_is_known_to_the_next_start(run):
+    checkpoints = Checkpoints(run)
+    assert not load(checkpoints, run / "global_step_2").get("validated")
+    checkpoints.note_score(2, 0.4)
+    again = Checkpoints(run)
+    assert load(again, run / "global_step_2")["validated"] and again.record.best_val_reward_score == 0.4
+
+
+def test_a_tracker_that_a_crash_left_behind_is_made_good(tmp_path):
+    run = tmp_path / "run"
+    checkpoints = Checkpoints(run)
+    save(checkpoints, 1, 0.1)
+    before = (run / "checkpoint_tracker.json").read_text()
+    save(checkpoints, 2, 0.9)
+    (run / "checkpoint_tracker.json").write_text(before)
+    again = Checkpoints(run)
+    again.read_state(again.find(None, True))
+    assert json.loads((run / "checkpoint_tracker.json").read_text())["best_global_step"] == 2
+    assert Checkpoints(run).find("best", True) == run / "global_step_2"
+
+
+def test_what_cannot_be_deleted_stays_and_the_run_goes_on(run, monkeypatch, caplog):
+    def busy(*_args, **_kwargs):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    (run / "global_step_9.deleted").mkdir()
+    monkeypatch.setattr("easyr1.trainer.checkpoint.shutil.rmtree", busy)
+    save(Checkpoints(run, limit=1), 3)
+    assert "cannot be deleted" in caplog.text and "3" in steps(run)
+
+
+def test_a_linked_checkpoint_is_not_deleted(run, tmp_path):
+    (run / "global_step_1").rename(tmp_path / "elsewhere")
+    (run / "global_step_1").symlink_to(tmp_path / "elsewhere")
+    save(Checkpoints(run, limit=1), 3)
+    assert steps(run) == ["1", "3"] and (tmp_path / "elsewhere" / "manifest.json").is_file()
+
+
+def test_a_changed_state_is_told_as_damage_before_anything_is_compared(run):
+    file = run / "global_step_2" / "trainer_state.json"
+    file.write_text(file.read_text().replace('"config"', '"confih"'))
+    with pytest.raises(CheckpointError, match=r"trainer_state\.json is damaged"):
+        Checkpoints(run).read_state(run / "global_step_2")
+
+
+def test_a_step_that_is_there_already_is_set_aside_not_overwritten(run):
+    kept = (run / "global_step_2" / "actor/model/shard.safetensors").read_bytes()
+    save(Checkpoints(run), 2)
     assert (run / "global_step_2.superseded" / "actor/model/shard.safetensors").read_bytes() == kept

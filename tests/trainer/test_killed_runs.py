@@ -5,9 +5,11 @@ Every run is a process of its own; the kill is a real SIGKILL.
 
 import json
 import os
+import random
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import runs
 import torch
@@ -23,6 +25,8 @@ SETTINGS = {
     "trainer__save_freq": 1,
     "trainer__save_limit": 2,
     "trainer__val_freq": 2,
+    "worker__actor__optim__lr_scheduler_type": "cosine",
+    "worker__actor__optim__lr_warmup_steps": 2,
     "algorithm__kl_type": "adaptive",
     "algorithm__kl_horizon": 100,
     "algorithm__kl_target": 0.001,
@@ -142,6 +146,21 @@ POINTS = [
 ]
 
 
+def draw_every_step(trainer):
+    """Take a number from each generator of the process, as code of others may, and log them."""
+    credit = trainer.credit
+
+    def drawn(groups, clock):
+        numbers = {"draws/python": random.random(), "draws/numpy": float(np.random.rand())}
+        return credit(groups, clock) | numbers | {"draws/torch": float(torch.rand(()))}
+
+    trainer.credit = drawn
+
+
+def both(*plans):
+    return lambda trainer: [plan(trainer) for plan in plans]
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """Arguments -> the folder of an undisturbed run with them."""
@@ -150,7 +169,7 @@ def straight(tmp_path_factory):
     def folder(name, settings):
         if name not in made:
             made[name] = tmp_path_factory.mktemp(name)
-            assert runs.run_forked(runs.arguments(made[name], **settings)) == 0
+            assert runs.run_forked(runs.arguments(made[name], **settings), draw_every_step) == 0
         return made[name]
 
     return folder
@@ -191,7 +210,7 @@ def resume(arguments, folder):
 
         trainer.take_step = counted
 
-    assert runs.run_forked(arguments, watch) == 0
+    assert runs.run_forked(arguments, both(draw_every_step, watch)) == 0
     return json.loads((folder / "note.json").read_text())
 
 
@@ -199,7 +218,7 @@ def resume(arguments, folder):
 def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, straight, point):
     reference = straight("plain", SETTINGS)
     arguments = runs.arguments(tmp_path, **SETTINGS)
-    status = runs.run_forked(arguments, point)
+    status = runs.run_forked(arguments, both(draw_every_step, point))
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     note = resume(arguments, tmp_path)
     renamed = point in (before_the_tracker, after_the_tracker, in_pruning)  # the third step counts from there on
@@ -215,7 +234,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, straight, point):
 def test_what_waits_and_random_states_survive_a_kill(tmp_path, straight, settings, point):
     reference = straight(f"with{id(settings)}", SETTINGS | settings)
     arguments = runs.arguments(tmp_path, **SETTINGS, **settings)
-    status = runs.run_forked(arguments, point)
+    status = runs.run_forked(arguments, both(draw_every_step, point))
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     if settings is FILTERED:
         state = json.loads((tmp_path / "run" / f"global_step_{KILLED_IN - 1}" / "trainer_state.json").read_text())

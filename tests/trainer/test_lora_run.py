@@ -7,6 +7,7 @@ import runs
 import torch
 
 from easyr1.engines.train import TorchTrain
+from easyr1.errors import CheckpointError
 from easyr1.models.lora import adapter_parameters
 from easyr1.models.shards import shapes
 from easyr1.trainer.loop import Trainer
@@ -64,7 +65,9 @@ def test_the_run_tells_its_layers_trains_nothing_else_and_keeps_no_more(tmp_path
     assert moved == adapters(trainer).keys()
     (event,) = [row for row in runs.rows(tmp_path / "run", "events.jsonl") if row["kind"] == "lora"]
     assert event["model"] == "actor" and sorted(event["layers"]) == sorted(LAYERS)
-    assert event["message"].startswith("actor: 14 layers get adapters of rank 4 (q_proj, ")
+    assert event["message"].startswith(
+        "actor: 14 layers get adapters of rank 4: model.language_model.layers.*.self_attn.q_proj, "
+    )
     kept = shapes(tmp_path / "run/global_step_2/actor/model")
     assert kept.keys() == adapters(trainer).keys()
 
@@ -114,3 +117,11 @@ def test_dropout_is_reproducible_and_changes_the_updates(tmp_path):
         found.append(adapters(trainer))
     same = [all(torch.equal(left[name], right[name]) for name in left) for left, right in itertools.pairwise(found)]
     assert same == [False, True]
+
+
+@pytest.mark.parametrize("rank", (0, 8))
+def test_another_rank_does_not_take_a_checkpoint_and_says_why(tmp_path, rank):
+    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false", worker__actor__model__lora__rank=4))
+    other = {"worker__actor__model__lora__rank": rank, "trainer__load_checkpoint_path": "last"}
+    with pytest.raises(CheckpointError, match=r"another model.*worker\.actor\.model\.lora \(rank.*easyr1 merge"):
+        runs.run(runs.arguments(tmp_path, trainer__max_steps=3, **other))

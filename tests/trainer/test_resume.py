@@ -2,13 +2,16 @@
 
 import json
 import os
+import pickle
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import runs
 import torch
 
+from easyr1 import manifest
 from easyr1.errors import CheckpointError, ConfigError
 
 
@@ -186,6 +189,8 @@ def test_a_stopped_run_saves_its_last_whole_step_and_goes_on_exactly(tmp_path, w
     stopped = next(row for row in runs.rows(tmp_path / "run", "events.jsonl") if row["kind"] == "stopped")
     assert stopped["step"] == 2 and "step 2 of 4 is saved" in stopped["message"]
     assert {path.name for path in (tmp_path / "run").glob("global_step_*")} == {"global_step_2"}
+    if where in ("validation", "update"):  # it was cut short, or not begun
+        assert "val/reward_score" not in runs.steps(tmp_path / "run")[2]
     trainer, _ = runs.run(arguments)
     for name, tensor in trainer.actor.engine.scored.model.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
@@ -197,14 +202,23 @@ def test_a_stopped_run_saves_its_last_whole_step_and_goes_on_exactly(tmp_path, w
     assert records[0]["best_val_reward_score"] <= records[1]["best_val_reward_score"]  # saved more often
 
 
-def test_a_second_signal_leaves_at_once(tmp_path):
+@pytest.mark.parametrize("second", ("update", "save"))
+def test_a_second_signal_leaves_at_once(tmp_path, second):
     def never_saves(trainer):
+        update = trainer.actor.engine.update
+
+        def first(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGINT)
+            return update(*args, **kwargs)
+
         def slow(*_args, **_kwargs):
             os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            if second == "update":
+                os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
 
-        trainer.actor.engine.update = slow
+        trainer.actor.engine.update = slow if second == "update" else first
+        trainer.actor.engine.save = slow
 
     status = runs.run_forked(runs.arguments(tmp_path), never_saves)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGINT
@@ -225,3 +239,134 @@ def test_signals_are_the_callers_again_after_a_run(tmp_path):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     runs.run(runs.arguments(tmp_path, trainer__max_steps=1))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+class Bomb:
+    """Something whose unpickling leaves a mark."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_pickle_in_the_place_of_any_file_is_never_run(tmp_path):
+    """Not even where the manifest was forged to vouch for it."""
+    settings = {"worker__actor__model__lora__rank": 2, "algorithm__adv_estimator": "gae"}
+    runs.run(runs.arguments(tmp_path, trainer__max_steps=1, trainer__val_before_train="false", **settings))
+    folder, mark = tmp_path / "run" / "global_step_1", tmp_path / "mark"
+    resumed = runs.arguments(tmp_path, trainer__val_before_train="false", **settings)
+    bomb = pickle.dumps(Bomb(mark))
+    names = manifest.list_files(folder)
+    assert {"actor/model", "actor/optim", "critic/model", "actor/lora_adapter"} <= {
+        str(Path(name).parent) for name in names
+    }
+    for name in names:
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(bomb)
+        manifest.write_manifest(folder)
+        if not {"huggingface", "lora_adapter"} & set(Path(name).parts):  # which no resume reads
+            with pytest.raises(CheckpointError):
+                runs.run(resumed)
+        (folder / name).write_bytes(kept)
+        manifest.write_manifest(folder)
+        assert not mark.exists(), name
+    runs.run(resumed)  # all is whole again
+    pickle.loads(bomb)
+    assert mark.exists()  # the bomb was live
+
+
+@pytest.mark.parametrize("where", ("update", "validation"))
+def test_a_run_stopped_in_its_last_step_still_gets_its_last_validation(tmp_path, where):
+    arguments = runs.arguments(tmp_path, trainer__max_steps=3, trainer__val_before_train="false", trainer__val_freq=-1)
+    status = runs.run_forked(arguments, lambda trainer: send(signal.SIGTERM, *LAST[where](trainer)))
+    assert os.waitstatus_to_exitcode(status) == 143
+    assert "val/reward_score" not in runs.steps(tmp_path / "run")[3]
+    _, result = runs.run(arguments)
+    assert "val/reward_score" in result and runs.steps(tmp_path / "run")[3]["val/reward_score"]
+    record = json.loads((tmp_path / "run" / "checkpoint_tracker.json").read_text())
+    assert record["best_global_step"] == 3 and record["best_val_reward_score"] == result["val/reward_score"]
+    before = runs.rows(tmp_path / "run")
+    assert runs.run(arguments) == (None, {}) and runs.rows(tmp_path / "run") == before  # once is enough
+
+
+LAST = {
+    "update": lambda trainer: (trainer.actor.engine, "update", lambda: trainer.step == 3),
+    "validation": lambda trainer: (trainer.val_collector, "score", lambda: True),
+}
+
+
+def everything(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.json*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    (
+        ({"worker__actor__model__override_config__num_hidden_layers": 1}, CheckpointError),
+        ({"data__rollout_batch_size": 2}, ConfigError),
+    ),
+    ids=("another model", "another order of rows"),
+)
+def test_a_start_that_fails_changes_nothing(tmp_path, settings, error):
+    common = {"trainer__save_freq": 1, "trainer__val_before_train": "false"}
+    runs.run(runs.arguments(tmp_path, **common, trainer__max_steps=3))
+    before = everything(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").glob("global_step_*")}
+    with pytest.raises(error):
+        runs.run(
+            runs.arguments(
+                tmp_path, **common, **settings, trainer__load_checkpoint_path=tmp_path / "run/global_step_1"
+            )
+        )
+    assert {path.name for path in (tmp_path / "run").glob("global_step_*")} == names
+    after = everything(tmp_path / "run")
+    changed = {str(name) for name in before if after[name] != before[name]}
+    assert changed <= {"config.json", "events.jsonl"}
+    runs.run(runs.arguments(tmp_path, **common, trainer__max_steps=4))
+    assert sorted(runs.steps(tmp_path / "run")) == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_another_run_starts_a_run_of_its_own(tmp_path):
+    common = {"trainer__val_before_train": "false", "trainer__save_freq": 1}
+    runs.run(runs.arguments(tmp_path, **common, trainer__save_checkpoint_path=tmp_path / "other"))
+    runs.run(runs.arguments(tmp_path, **common, trainer__max_steps=1))
+    named = {"trainer__load_checkpoint_path": tmp_path / "other" / "global_step_2", "trainer__max_steps": 3}
+    runs.run(runs.arguments(tmp_path, **common, **named))
+    assert sorted(runs.steps(tmp_path / "run")) == [3]  # its own first step belongs to another run
+    names = {path.name for path in (tmp_path / "run").glob("global_step_*")}
+    assert names == {"global_step_1.superseded", "global_step_3"}
+
+
+def test_a_stopped_run_says_how_to_go_on(tmp_path):
+    runs.run(runs.arguments(tmp_path, trainer__val_before_train="false", trainer__save_freq=1))
+    arguments = runs.arguments(
+        tmp_path,
+        trainer__val_before_train="false",
+        trainer__max_steps=4,
+        trainer__load_checkpoint_path=tmp_path / "run" / "global_step_1",
+    )
+    runs.run_forked(
+        arguments, lambda trainer: send(signal.SIGTERM, trainer.actor.engine, "update", lambda: trainer.step == 3)
+    )
+    stopped = next(row for row in runs.rows(tmp_path / "run", "events.jsonl") if row["kind"] == "stopped")
+    assert stopped["message"].endswith(f"trainer.load_checkpoint_path={tmp_path / 'run' / 'global_step_3'}")
+
+
+def test_a_run_folder_that_cannot_be_is_told_before_rows_are_read(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ConfigError, match=r"trainer\.save_checkpoint_path: .*run cannot be a folder"):
+        runs.run(runs.arguments(tmp_path))
+
+
+def test_a_report_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
+    def full(_folder):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("easyr1.trainer.loop.write_report", full)
+    trainer, _ = runs.run(runs.arguments(tmp_path))
+    assert trainer.step == 2
+    assert any(
+        "report could not be written" in row.get("message", "") for row in runs.rows(tmp_path / "run", "events.jsonl")
+    )

@@ -10,6 +10,7 @@ from easyr1.config.load import load
 from easyr1.config.paths import find_file
 from easyr1.data.chat import Chat
 from easyr1.data.dataset import Limits, load_prompts
+from easyr1.engines import optimizer
 from easyr1.examples.quickstart.cold_start import Lessons, cold_start
 from easyr1.examples.quickstart.digits import SCANS_FILE, write_tasks
 from easyr1.examples.quickstart.model import build_model, model_config, save_files
@@ -49,10 +50,10 @@ def build_base(folder: Path, seed: int, progress: Progress, lessons: Lessons = L
 
 
 def content_key(lessons: Lessons) -> str:
-    """Changes with everything that the base is made of: code and settings here, scans, prompt template, version."""
+    """Changes with what the base is made of: code and settings here, optimizer, scans, prompt template, version."""
     template = find_file(str(load([f"config={CONFIG_FILE}"])[0].data.format_prompt), "data.format_prompt")
     digest = hashlib.sha256(f"{__version__} {lessons}".encode())
-    for file in (*sorted(HERE.glob("*.py")), CONFIG_FILE, template, SCANS_FILE):
+    for file in (*sorted(HERE.glob("*.py")), Path(optimizer.__file__), CONFIG_FILE, template, SCANS_FILE):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

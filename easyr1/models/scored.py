@@ -104,8 +104,8 @@ class Scored(nn.Module):
         return self._run(self.model.base_model, inputs).last_hidden_state.flatten(0, 1)[inputs.chosen]
 
     def taken(self, pixels: torch.Tensor) -> torch.Tensor:
-        """A tensor of pictures in the type of the weights, which not every family casts to; counts stay integers."""
-        return pixels.to(self.model.dtype) if pixels.is_floating_point() else pixels
+        """A tensor of pictures in the type of the weights, which not every family casts to; counts and times stay."""
+        return pixels.to(self.model.dtype) if pixels.is_floating_point() and pixels.ndim > 1 else pixels
 
     def _logits(self, inputs: ModelInputs) -> torch.Tensor:
         """(N, V) logits at the chosen tokens, as the model itself makes them."""

@@ -219,7 +219,8 @@ def test_an_export_into_the_checkpoint_leaves_it_good_for_resuming_and_safe(copy
     assert out == one.actor / "huggingface" and loaded(one, out).dtype == torch.bfloat16
     checkpoints = Checkpoints(one.step.parent, limit=1)
     assert last_complete(one.step.parent) == one.step
-    assert checkpoints.load(one.step)["step"] == 1
+    checkpoints.check(one.step)
+    assert checkpoints.read_state(one.step)["step"] == 1
     assert "actor/huggingface/model.safetensors" in foreign_files(one.step), "so no run deletes it"
     torch.testing.assert_close(logits(loaded(one, export(one.step)), one), one.logits, rtol=0, atol=1e-5)
     weights_file(one).unlink()

@@ -130,6 +130,7 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
     make_run_folder(plan.run_folder)
     checkpoints = Checkpoints(plan.run_folder, config.trainer.save_limit, config.trainer.save_model_only)
     start, changed = find_start(config, checkpoints)
+    checkpoints.make_tracker_good()
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     data = read_data(config, plan, progress)
     plan = resolve(config, given, with_rows(facts, config, data))

@@ -112,8 +112,7 @@ class Checkpoints:
     def read_state(self, folder: Path) -> dict[str, Any]:
         """The trainer's state in a checkpoint. Of an own one, its record of best and last is taken up.
 
-        The tracker knows more where the step was validated after it was saved, and less where the run died between a
-        checkpoint and its tracker, which is then made good.
+        The tracker knows more where the step was validated after it was saved. Nothing is written.
         """
         check_contents(folder, below=STATE_FILE, but=UNREAD)
         state = read_json(folder / STATE_FILE)
@@ -125,9 +124,13 @@ class Checkpoints:
         best = self.record.best_global_step
         if best is not None and not (step_folder(self.folder, best) / MANIFEST_FILE).is_file():
             self.record = replace(self.record, best_global_step=None, best_val_reward_score=None)
-        if (tracker.last_global_step or 0) < state["step"]:
-            self._write(self.record)
         return state
+
+    def make_tracker_good(self) -> None:
+        """Once a state was read: a run may have died between its last checkpoint and the tracker."""
+        last, tracker = self.record.last_global_step, _read_record(self.folder) or Record()
+        if last is not None and last > (tracker.last_global_step or 0):
+            self._write(self.record)
 
     def check(self, folder: Path) -> None:
         """Every file that a resume reads is what was written; CheckpointError names the first that is not."""

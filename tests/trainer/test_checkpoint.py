@@ -391,6 +391,8 @@ def test_a_tracker_that_a_crash_left_behind_is_made_good(tmp_path):
     (run / "checkpoint_tracker.json").write_text(before)
     again = Checkpoints(run)
     again.read_state(again.find(None, True))
+    assert (run / "checkpoint_tracker.json").read_text() == before
+    again.make_tracker_good()
     assert json.loads((run / "checkpoint_tracker.json").read_text())["best_global_step"] == 2
     assert Checkpoints(run).find("best", True) == run / "global_step_2"
 

@@ -92,6 +92,7 @@ def has_trained(folder: Path) -> bool:
     return rows[-1]["step"] == 1 and (model / "preprocessor_config.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_takes_model_and_pictures_from_a_mirror(hub, tmp_path, settings):
     with serve(hub) as (address, asked):
         shown = run("easyr1.cli.main", "train", *settings, **online(tmp_path, HF_ENDPOINT=address))
@@ -122,6 +123,7 @@ def test_what_a_hub_does_not_have_is_named(hub, tmp_path, settings, wrong, statu
     assert said in shown and "Traceback" not in shown
 
 
+@pytest.mark.slow
 def test_modelscope_gives_models_and_data_sets(hub, tmp_path, settings):
     package = tmp_path / "packages/modelscope"
     for name, text in MODELSCOPE.items():

@@ -73,6 +73,7 @@ def test_the_actor_is_merged_into_its_huggingface_folder(place):
     load(out)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_merged_into_its_base(place):
     folder = place(lora=True)
     base = shutil.copytree(folder / "qwen2_5_vl", folder / "moved")
@@ -83,6 +84,7 @@ def test_an_adapter_is_merged_into_its_base(place):
     assert changed and all("language_model" in name and name.endswith("_proj.weight") for name in changed)
 
 
+@pytest.mark.slow
 def test_a_whole_model_needs_no_base_though_one_is_named(place):
     folder = place(lora=False)
     arguments = ["--model_path", "Qwen/Qwen2.5-VL-3B-Instruct", "--adapter_checkpoint", str(STEP / "actor")]

@@ -55,8 +55,8 @@ Not plain attention: {padded}.
 Limits. Pictures go through the processor of their family one by one; LLaVA-OneVision's own processor shows pictures
 coarser where a prompt has several, which is not done here. `data.min_pixels` and `data.max_pixels` set the grid of
 Qwen's image processor; for other families a picture is brought inside them before its processor resizes it again,
-which for those with tiles of one size does not change the number of tokens. Models that take pictures by
-cross-attention (Llama 3.2 Vision) are refused when their processor is loaded.
+which for LLaVA, whose number of tiles follows the size, changes the number of tokens as well (null leaves pictures as
+they are). Models that take pictures by cross-attention (Llama 3.2 Vision) are refused when their processor is loaded.
 """
 
 

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -22,6 +23,7 @@ from easyr1.trainer.known import code_facts, machine_facts
 
 if TYPE_CHECKING:
     from easyr1.data.dataset import PromptSet
+    from easyr1.rewards.probe import Probe
     from easyr1.rewards.worker import RewardSpec
     from easyr1.trainer.assemble import Data
 
@@ -87,6 +89,7 @@ def check(
     from easyr1.trainer.checkpoint import Checkpoints
 
     plan = resolve(config, given, facts)
+    found.configuration += unusable_folders(config, plan)
     changed: list[str] = []
     try:
         _, changed = find_start(config, Checkpoints(plan.run_folder))
@@ -107,6 +110,18 @@ def check(
     show_plan(plan, config, f"{reward.name} ({reward.kind})", out)
     for note in (*row_notes(config, data), *changed, *plan.notes):
         out.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def unusable_folders(config: Config, plan: Plan) -> Iterator[str]:
+    """What a start would stumble over only after the data was read."""
+    from easyr1.data.model_files import has_weights
+
+    model = Path(str(config.worker.actor.model.model_path)).expanduser()
+    if model.is_dir() and not has_weights(model):
+        yield f"worker.actor.model.model_path: {model} holds no weights"
+    there = next(folder for folder in (plan.run_folder, *plan.run_folder.parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        yield f"trainer.save_checkpoint_path: {plan.run_folder} cannot be made, {there} is no folder to write to"
 
 
 def show_rows(data: "Data", out: Console) -> None:
@@ -170,7 +185,12 @@ def show_reward(
 
     try:
         with progress.phase("trying the reward"), RewardWorker(reward, config.worker.reward.timeout_s) as worker:
-            probes = probe(probed_rows(data.train), worker, lambda text: len(data.chat.tokenizer.encode(text)))
+
+            def tried(prompts: "PromptSet") -> "list[Probe]":
+                return probe(probed_rows(prompts), worker, lambda text: len(data.chat.tokenizer.encode(text)))
+
+            probes = tried(data.train)
+            in_validation = tried(data.val) if config.data.val_files != config.data.train_files else []
     except RewardError as error:
         found.failures.append(str(error))
         return
@@ -186,7 +206,12 @@ def show_reward(
         out.print(Text(line), soft_wrap=True)
     failures, doubts = judge(probes)
     found.failures += failures
-    found.doubts += doubts
+    found.doubts += [*doubts, *(f"in validation, {one}" for one in judge(in_validation)[0])]
+    names = probes[0].right[probes[0].best]
+    if config.algorithm.online_filtering and config.algorithm.filter_key not in names:
+        found.configuration.append(
+            f"algorithm.filter_key: {config.algorithm.filter_key!r} is none of the scores, {', '.join(names)}"
+        )
 
 
 def score(scores: Mapping[str, float]) -> str:
@@ -204,7 +229,9 @@ def look_deep(data: "Data", config: Config, found: Findings, progress: Progress,
     for problem in problems[:MAX_PROBLEMS]:
         out.print(Text(f"  {problem}"), soft_wrap=True)
     if problems:
-        found.failures.append(f"{len(problems)} pictures or videos cannot be decoded, {problems[0]}")
+        skips = config.data.on_bad_media == "skip"
+        told = f"{len(problems)} pictures or videos cannot be decoded, {problems[0]}"
+        (found.doubts if skips else found.failures).append(told + (" (data.on_bad_media=skip)" if skips else ""))
 
 
 def show_plan(plan: Plan, config: Config, reward: str, out: Console) -> None:

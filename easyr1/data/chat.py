@@ -186,7 +186,11 @@ class Chat:
         messages = self.messages(content)
         media = _in_order([kind for turn in messages for kind in _kinds(turn["content"])], pictures, videos)
         text = self._framed(self._render(messages), media)
-        ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+        bos = (
+            self.tokenizer.bos_token
+        )  # processors have it added where a template does not write it; tokenizers do not
+        bare = not self.sees or bool(bos and text.startswith(bos))
+        ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=not bare), dtype=np.int64)
         return self._expand(ids, media), text, media
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = True) -> str:

@@ -269,12 +269,10 @@ class RowReader:
 
     def _add_videos(self, number: int) -> list[Picture]:
         column = self._columns.videos
-        items = self._items(column, number)
-        if items and not isinstance(items[0], (str, dict, list)):
-            items = [items]  # frames of one video
+        items = _videos(self._items(column, number))
         videos = []
         for place, item in enumerate(items):
-            reread = functools.partial(_stored_item, self._stored[column], number, place)
+            reread = functools.partial(_stored_video, self._stored[column], number, place)
             with at(f"item {place}"):
                 store, where = self._seeing(), self._place(column, number, place)
                 videos.append(store.add_video(item, self._folder, reread, where))
@@ -313,6 +311,16 @@ def _stored_item(stored: Rows, number: int, place: int) -> Any:
     """A picture or video as it stands in the table."""
     (items,) = stored[number].values()
     return _as_list(items)[place]
+
+
+def _videos(items: list[Any]) -> list[Any]:
+    """The videos of a row; bare frames are those of one."""
+    return [items] if items and not isinstance(items[0], (str, dict, list)) else items
+
+
+def _stored_video(stored: Rows, number: int, place: int) -> Any:
+    (items,) = stored[number].values()
+    return _videos(_as_list(items))[place]
 
 
 def _stored_bytes(stored: Rows, number: int, place: int) -> bytes:

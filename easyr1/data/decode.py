@@ -162,7 +162,7 @@ def _must_be_decoded(form: str, data: bytes) -> bool:
         return False
     chunks = list(_png_chunks(data))
     pixels = [place for place, (name, _) in enumerate(chunks) if name == b"IDAT"]
-    if not pixels or chunks[-1][1] > len(data):
+    if not pixels or chunks[-1][0] != b"IEND" or chunks[-1][1] > len(data):
         return True
     return any(name in PNG_TEXT for name, _ in chunks[pixels[0] :])
 

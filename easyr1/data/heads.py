@@ -46,7 +46,7 @@ def file_key(path: Path) -> str | None:
         return None
     if time.time_ns() - found.st_mtime_ns < SETTLED_NS:
         return None
-    return f"{path}|{found.st_size}|{found.st_mtime_ns}"
+    return f"{path}|{found.st_size}|{found.st_mtime_ns}|{found.st_ctime_ns}"
 
 
 class Heads:
@@ -62,7 +62,7 @@ class Heads:
             where.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(where / FILE, check_same_thread=False, timeout=5)
             self._database.execute("CREATE TABLE IF NOT EXISTS heads (key TEXT PRIMARY KEY, heads TEXT)")
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, RuntimeError, sqlite3.Error) as error:
             self._give_up(error)
 
     def get(self, key: str) -> list[Head] | None:

@@ -85,6 +85,10 @@ class Loader:
         other.restore(self.state() | {"epoch": epoch, "index": index})
         return other.next(1)[0]
 
+    @property
+    def draws_per_epoch(self) -> int:
+        return len(self._prompts) if self._shares is None else sum(share.draws for share in self._shares)
+
     def state(self) -> dict[str, Any]:
         """The position, and what it is a position in; plain numbers."""
         return {

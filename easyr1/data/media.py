@@ -8,9 +8,8 @@ import functools
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,14 @@ from PIL import Image
 
 from easyr1.data.decode import at, local_file, open_upright, path_of, read_file, read_picture, upright_size
 from easyr1.data.heads import Head, Heads, file_key
+from easyr1.data.latest import Latest
 from easyr1.data.processor import Measured, Reader
 from easyr1.data.video import Clip, Video, VideoReader, open_video
 from easyr1.errors import DataError
 
 AHEAD = 4  # most threads that decode ahead
-VALUES_PER_PIXEL = 2 * 3 * 4  # most bytes of inputs for each pixel: two moments, three colours, float32
+COLOURS = 3
+MOST_BYTES_PER_PIXEL = 2 * COLOURS * 4  # of inputs: two moments in float32
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,21 @@ class MediaStore:
         self,
         reader: Reader,
         cache_bytes: int = 1 << 30,
+        decoded_bytes: int = 4 << 30,
         videos: VideoReader | None = None,
         heads: Heads | None = None,
     ) -> None:
-        """`videos` None: the model takes none. `heads` None: every file is read anew."""
+        """`videos` None: the model takes none. `heads` None: every file is read anew.
+
+        Of the pictures used last, `cache_bytes` of inputs and `decoded_bytes` of 8-bit pixels are kept.
+        """
         self.reader = reader
         self.videos = videos
         self.heads = heads
         self._pictures: dict[str, Picture] = {}
         self._sources: dict[str, _Source] = {}
-        self._cache: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
-        self._cache_bytes = cache_bytes
-        self._cached_bytes = 0
-        self._pending: dict[str, Future[dict[str, np.ndarray]]] = {}
-        self._sound: set[str] = set()
+        self._decoded: Latest[Image.Image] = Latest(self._fitted, _image_bytes, decoded_bytes)
+        self._inputs: Latest[dict[str, np.ndarray]] = Latest(self._made, _num_bytes, cache_bytes)
         self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -140,13 +142,13 @@ class MediaStore:
         return self._pictures[handle].num_tokens
 
     def image(self, handle: str) -> Image.Image:
-        """The upright RGB picture at the size that the model sees; of a video its first frame."""
+        """The upright RGB picture at the size that the model sees; of a video its first frame. Do not write to it."""
         picture = self._pictures[handle]
         if isinstance(picture.measured, Clip):
             with at(self._sources[handle].place):
                 (first,) = self._sources[handle].read().read(picture.measured.indices[:1])
             return first.resize(picture.fitted)
-        return self.reader.resize(self._decoded(picture), picture.fitted)
+        return self._decoded.get(handle)
 
     def inputs(self, handle: str) -> dict[str, np.ndarray]:
         """Model inputs of one picture, as the model's family names and shapes them (see data/processor.py).
@@ -154,46 +156,28 @@ class MediaStore:
         The arrays are shared by all callers: do not write to them. Raises DataError, which names row and file, where
         the body of the file is broken or has changed.
         """
-        with self._lock:
-            if handle in self._cache:
-                self._cache.move_to_end(handle)
-                return self._cache[handle]
-            other = self._pending.get(handle)
-            if other is None:
-                own = self._pending[handle] = Future()
-        if other is not None:
-            return other.result()
-        try:
-            made = self._made(handle)
-        except BaseException as error:
-            with self._lock:
-                del self._pending[handle]
-            own.set_exception(error)
-            raise
-        self._remember(handle, made)
-        own.set_result(made)
-        return made
+        return self._inputs.get(handle)
 
     def prefetch(self, handles: Iterable[str]) -> None:
-        """Start to decode what is asked for next, in the background and as far as the cache holds it."""
-        room = self._cache_bytes // 2
+        """Start to decode what is asked for next, in the background and as far as it is kept until then."""
+        room = {True: self._inputs.budget // 2, False: self._decoded.budget // 2}
         for handle in dict.fromkeys(handles):
-            room -= self._most_bytes(handle)
-            if room < 0:
-                return
+            is_video = self._pictures[handle].is_video
+            room[is_video] -= self._most_bytes(handle)
+            if room[is_video] < 0 or handle in self._inputs or handle in self._decoded:
+                continue
             with self._lock:
-                if handle in self._cache or handle in self._pending:
-                    continue
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(min(AHEAD, os.cpu_count() or 1), "pictures")
             self._workers.submit(self.problem, handle)
 
     def problem(self, handle: str) -> str | None:
-        """What is wrong with the body of a picture, told with row and file; None once it was decoded."""
-        if handle in self._sound:
-            return None
+        """What is wrong with the body of a picture or video, told with row and file; None once it was decoded."""
         try:
-            self.inputs(handle)
+            if self._pictures[handle].is_video:
+                self._inputs.get(handle)
+            else:
+                self._decoded.get(handle)
         except DataError as error:
             return str(error)
         return None
@@ -234,7 +218,11 @@ class MediaStore:
                 return self.videos.inputs(self._sources[handle].read(), measured)
         return self.reader.inputs(self.image(handle))
 
-    def _decoded(self, picture: Picture) -> Image.Image:
+    def _fitted(self, handle: str) -> Image.Image:
+        picture = self._pictures[handle]
+        return self.reader.resize(self._opened(picture), picture.fitted)
+
+    def _opened(self, picture: Picture) -> Image.Image:
         """The whole picture, which must be the one that was measured."""
         assert picture.head is not None
         source = self._sources[picture.handle]
@@ -251,25 +239,17 @@ class MediaStore:
                 with at(self._sources[handle].place):
                     self._sources[handle].read().read(picture.measured.indices)
             else:
-                self._decoded(picture)
+                self._opened(picture)
         except DataError as error:
             return str(error)
         return None
 
     def _most_bytes(self, handle: str) -> int:
         picture = self._pictures[handle]
-        times = picture.measured.grid[0] if isinstance(picture.measured, Clip) else 1
-        return times * picture.fitted[0] * picture.fitted[1] * VALUES_PER_PIXEL
-
-    def _remember(self, handle: str, inputs: dict[str, np.ndarray]) -> None:
-        with self._lock:
-            del self._pending[handle]
-            self._sound.add(handle)
-            self._cache[handle] = inputs
-            self._cached_bytes += _num_bytes(inputs)
-            while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
-                _, dropped = self._cache.popitem(last=False)
-                self._cached_bytes -= _num_bytes(dropped)
+        pixels = picture.fitted[0] * picture.fitted[1]
+        if isinstance(picture.measured, Clip):
+            return picture.measured.grid[0] * pixels * MOST_BYTES_PER_PIXEL
+        return pixels * COLOURS
 
 
 def _head(data: bytes, name: str) -> Head:
@@ -295,6 +275,10 @@ def _hash(text: str) -> str:
 
 def _held(thing: Any) -> Any:
     return thing
+
+
+def _image_bytes(image: Image.Image) -> int:
+    return image.width * image.height * COLOURS
 
 
 def _num_bytes(inputs: dict[str, np.ndarray]) -> int:

@@ -132,6 +132,11 @@ def model_folder(name: str, weights: bool = False) -> Path:
     return download_model(name, SMALL_FILES)
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder holds files of weights; reads none."""
+    return any(any(folder.glob(patterns[0])) for patterns in WEIGHT_FILES)
+
+
 def _local_folder(name: str, key: str) -> Path:
     with _told(key, name):
         return model_folder(name)

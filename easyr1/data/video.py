@@ -97,7 +97,7 @@ class VideoReader:
         patch, side = self.patches.patch_size, self.patches.token_side
         times = -(-len(indices) // self.temporal)
         fps = self.fps if footage.fps is None else footage.fps
-        sampled_fps = fps if footage.fps is None else len(indices) / footage.frames * fps
+        sampled_fps = len(indices) / footage.frames * fps
         tokens = (fitted[0] // side) * (fitted[1] // side)
         return Clip(
             indices=indices,
@@ -321,11 +321,12 @@ class _opened:
     def __enter__(self) -> Any:
         try:
             import av  # pyright: ignore[reportMissingImports]
+            from av.error import FFmpegError  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise DataError(
                 f"video {self._path}: video files need PyAV; pip install 'easyr1[video]', or give a list of frames."
             ) from error
-        self._errors = (av.FFmpegError, OSError, ValueError)
+        self._errors = (FFmpegError, OSError, ValueError)
         if not self._path.is_file():
             raise DataError(f"video {self._path}: there is no such file.")
         try:
@@ -351,7 +352,10 @@ def _upright(frame: Any) -> Image.Image:
 
 def _file_digest(path: Path) -> str:
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            found.update(chunk)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                found.update(chunk)
+    except OSError as error:
+        raise DataError(f"video {path}: {error.strerror or error}.") from error
     return found.hexdigest()

@@ -52,4 +52,5 @@ def generate_padded(
                 answer.take(token, log_prob, sampling, stop_ids)
         return drawn
 
-    generate(scored.model, ids, media, choose, sampling.max_tokens, stop_ids, packer.stand_in)
+    with scored.precision():
+        generate(scored.model, ids, media, choose, sampling.max_tokens, stop_ids, packer.stand_in)

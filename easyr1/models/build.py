@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 # Towers whose windows arrive in one call under a name with "flash" in it; each is tested against the stock loop.
 WINDOWED_TOWERS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LEAK_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 HEAD_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
@@ -64,7 +65,6 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
     """The model of `spec` as a root module; frozen and in eval mode unless `trainable`."""
     model = load_model(spec)
     compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
-    model.generation_config = GenerationConfig()  # its penalties and limits would reach into our sampling
     scored = wrap(model, compute, spec.packed)
     if spec.lora is not None:  # after the proof of the layout, and after the base's own dropout was switched off
         add_adapters(model, spec.lora, DTYPES[spec.param_dtype], without=layers_without_adapters(model, spec))
@@ -257,7 +257,24 @@ def _why_not_packed(model: PreTrainedModel) -> str | None:
         return f"{layers - len(layout.layers)} of its {layers} layers are not plain attention"
     if any(_looks_ahead(mask) for mask in MaskProbe.take()):
         return "some of its tokens attend to later ones"
-    return odd_head
+    return odd_head or _leak(Scored(model, packed=True))
+
+
+@torch.no_grad()
+def _leak(scored: Scored) -> str | None:
+    """Do the tokens of one answer change the next one's log-probs, as those of a scan beside the attention do?"""
+    config, device = scored.model.config, scored.model.device
+    pictures, size = vision_token_ids(config), config.get_text_config().vocab_size
+    plain = [token for token in range(3, 24 + len(pictures)) if token % size not in pictures]
+
+    def second(first: list[int]) -> torch.Tensor:
+        ids = torch.tensor([[*plain[:5], *first, *plain[11:13]]], device=device) % size
+        places = torch.tensor([[[0, 1, 2, 3, 4, 5, 6, 7, 5, 6]]], device=device)
+        chosen = torch.tensor([8, 9], device=device)
+        return scored(ModelInputs(ids, places, chosen, layout=Packed((Span(0, 5, (3, 2)),))))
+
+    gap = float((second(plain[5:8]) - second(plain[8:11])).abs().max())
+    return None if gap <= LEAK_TOLERANCE[scored.model.dtype] else "its layers carry one answer's tokens into the next"
 
 
 @torch.no_grad()

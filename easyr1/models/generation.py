@@ -29,12 +29,16 @@ def generate(
     pad_id: int,
 ) -> None:
     """Decode from prompts ids (B, P), all of one length, until every row has stopped."""
-    model.generate(  # type: ignore[operator]
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        generation_config=GenerationConfig(
-            max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=pad_id
-        ),
-        logits_processor=LogitsProcessorList([_Choice(choose)]),
-        **media,
-    )
+    own, model.generation_config = model.generation_config, GenerationConfig()  # what is unset would come from there
+    try:
+        model.generate(  # type: ignore[operator]
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=GenerationConfig(
+                max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=pad_id
+            ),
+            logits_processor=LogitsProcessorList([_Choice(choose)]),
+            **media,
+        )
+    finally:
+        model.generation_config = own

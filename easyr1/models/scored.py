@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from easyr1.data.processor import image_token_id
 from easyr1.errors import DataError
 from easyr1.models.attention import Layout
 from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
@@ -55,7 +56,7 @@ class Scored(nn.Module):
         self.model = model
         self.packed = packed
         self.plain_head = plain_head
-        self.type_names = type_names(model.base_model)
+        self.type_names = type_names(model.base_model) if image_token_id(model.config) is not None else ()
         self.compute_dtype = compute_dtype
         self.entropy_gradient = False  # whether entropies are part of a loss
         self.register_buffer("banned", torch.tensor(sorted(banned), dtype=torch.long), persistent=False)
@@ -91,7 +92,7 @@ class Scored(nn.Module):
 
         Without targets: all log-probs (N, V).
         """
-        with self._precision():
+        with self.precision():
             hidden = self._hidden(inputs) if self.plain_head else self._logits(inputs)
             head = self.model.get_output_embeddings() if self.plain_head else nn.Identity()
             assert head is not None
@@ -145,7 +146,7 @@ class Scored(nn.Module):
             "files and its config.json disagree on how many tokens a picture has, or a prompt was cut"
         )
 
-    def _precision(self) -> torch.autocast | nullcontext[None]:
+    def precision(self) -> torch.autocast | nullcontext[None]:
         if self.compute_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
@@ -179,7 +180,7 @@ class Valued(Scored):
         against: torch.Tensor | None = None,
     ) -> TokenScores:
         """Values (N,) of the chosen tokens in the place of log-probs; nothing but `inputs` is used."""
-        with self._precision():
+        with self.precision():
             hidden = self._hidden(inputs)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
         return TokenScores(values, torch.zeros_like(values), torch.zeros_like(values))
@@ -193,7 +194,6 @@ class Unadapted(Scored):
 
     def __init__(self, policy: Scored) -> None:
         super().__init__(policy.model, policy.packed, compute_dtype=policy.compute_dtype)
-        self.plain_head = policy.plain_head
         self.banned = policy.banned
         self._policy = (policy,)  # in a tuple, so that it does not count as a part of this module
 

@@ -276,10 +276,10 @@ def _trainer(
     rollout = rollout_engine(config, plan, scored, media)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet, inputs.media)
-    batch_size = config.data.rollout_batch_size
+    batch_size, shares = config.data.rollout_batch_size, row_shares(config, inputs.train)
     if config.trainer.val_only:  # nothing is drawn, however few training rows there are
-        batch_size = min(batch_size, len(inputs.train))
-    loader = Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed, row_shares(config, inputs.train))
+        batch_size = min(batch_size, len(inputs.train) if shares is None else sum(share.draws for share in shares))
+    loader = Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed, shares)
 
     def tell(message: str) -> None:
         tracker.event("warning", message=message)

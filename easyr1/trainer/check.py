@@ -14,6 +14,7 @@ from easyr1.batch import Prompt
 from easyr1.data.chat import Chat
 from easyr1.data.dataset import Entry, PromptSet
 from easyr1.data.media import MediaStore, Picture
+from easyr1.errors import ConfigError, DataError
 
 PERCENTILES = (50, 90, 99, 100)
 ROWS_MEASURED = 1000  # of a data set, where pictures are measured anew
@@ -79,8 +80,13 @@ def pixel_changes(
     text = [_length(entry, media.num_tokens).text for entry in entries]
     found = []
     for pair in possible if entries else []:
-        tokens = _measurer(_store(chat.media_store(*pair)))
-        counts = [[tokens(picture) for picture in row] for row in pictures]
+        try:
+            tokens = _measurer(_store(chat.media_store(*pair)))
+            counts = [[tokens(picture) for picture in row] for row in pictures]
+        except (ConfigError, DataError):
+            if pair == limits:
+                raise
+            continue  # the model's own limits or sizes exclude it
         totals = [own + sum(row) for own, row in zip(text, counts, strict=True)]
         mean = float(np.mean([one for row in counts for one in row]))
         kept = sum(total <= max_prompt_length for total in totals)

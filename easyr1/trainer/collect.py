@@ -53,7 +53,7 @@ class Draws:
             good = self.usable(more)
             self.skipped += len(more) - len(good)
             in_a_row = 0 if good else in_a_row + len(more)
-            if in_a_row > self.loader.state()["rows"]:
+            if in_a_row > 2 * self.loader.draws_per_epoch:  # two orders may lie between two draws of one row
                 raise DataError("data.on_bad_media=skip: no row is left whose pictures can be decoded.")
             usable += good
         return usable

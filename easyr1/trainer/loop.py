@@ -194,8 +194,8 @@ class Trainer:
         data, trainer = self.config.data, self.config.trainer
         clock = Clock()
         with clock.phase("validation"), self.stop.at_once():
-            prompts = self.draws.usable(self.val_prompts)
-            groups = validate(prompts, self.val_collector, self.val_sampling, data.val_batch_size, Clock())
+            collector, sampling, size = self.val_collector, self.val_sampling, data.val_batch_size
+            groups = validate(self.val_prompts, collector, sampling, size, Clock(), self.draws.usable)
         picture = None if self.showed_pictures else self.picture
         self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
         self.showed_pictures = True  # the rows are the same every time, so once is enough

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from easyr1.batch import Group, Prompt
 from easyr1.data.sources import labels
 from easyr1.engines.protocols import Sampling
+from easyr1.errors import DataError
 from easyr1.tracking.clock import Clock
 from easyr1.tracking.samples import pick_rows
 from easyr1.trainer.collect import Collector
@@ -24,10 +25,17 @@ class Picture(Protocol):
 
 
 def validate(
-    prompts: Sequence[Prompt], collector: Collector, sampling: Sampling, batch_size: int, clock: Clock
+    prompts: Sequence[Prompt],
+    collector: Collector,
+    sampling: Sampling,
+    batch_size: int,
+    clock: Clock,
+    usable: Callable[[Sequence[Prompt]], Sequence[Prompt]] = lambda prompts: prompts,
 ) -> list[Group]:
-    """A scored group for each prompt, in order; `batch_size` -1 answers all at once."""
-    placed = [replace(prompt, epoch=VALIDATION_EPOCH, index=index) for index, prompt in enumerate(prompts)]
+    """A scored group for each prompt that is `usable`, in order; `batch_size` -1 answers all at once."""
+    placed = usable([replace(prompt, epoch=VALIDATION_EPOCH, index=index) for index, prompt in enumerate(prompts)])
+    if not placed:
+        raise DataError("data.on_bad_media=skip: no validation row is left whose pictures can be decoded.")
     size = len(placed) if batch_size < 0 else batch_size
     groups = []
     for start in range(0, len(placed), size):

@@ -51,7 +51,7 @@ def table(shown, title):
 
 def test_a_sound_command_line_passes_and_leaves_nothing(tmp_path):
     arguments = arguments_with(tmp_path, MATCH % RIGHT, template="{{ content }} Answer in \\boxed{}.")
-    (tmp_path / "qwen2/model.safetensors").unlink()
+    (tmp_path / "qwen2/model.safetensors").write_bytes(b"no weights are loaded")
     before = sorted(tmp_path.rglob("*"))
     shown = run("easyr1.cli.main", "check", *arguments, folder=tmp_path)
     assert "checked: it would run" in shown and "look at this" not in shown
@@ -164,3 +164,48 @@ def test_deep_decodes_every_picture(folder, tmp_path):
     assert status == 0
     status, shown = checked(arguments, deep=True)
     assert status == 1 and "broken: 1" in shown and "row 3" in shown and "3-0.png" in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    (
+        (
+            {"algorithm__online_filtering": "true", "algorithm__filter_key": "accurate"},
+            "algorithm.filter_key: 'accurate'",
+        ),
+        ({"trainer__save_checkpoint_path": "rows8.jsonl/run"}, "trainer.save_checkpoint_path"),
+    ),
+    ids=("filter key", "run folder"),
+)
+def test_what_would_stop_the_first_step_is_told(folder, settings, told):
+    settings = {key: folder / value if "path" in key else value for key, value in settings.items()}
+    status, shown = checked(arguments_with(folder, MATCH % RIGHT, **settings))
+    assert status == 2 and told in shown
+
+
+def test_a_model_without_weights_is_told(tmp_path):
+    arguments = arguments_with(tmp_path, MATCH % RIGHT)
+    (tmp_path / "qwen2/model.safetensors").unlink()
+    status, shown = checked(arguments)
+    assert status == 2 and "holds no weights" in shown
+
+
+def test_a_reward_that_fails_on_validation_rows_fails_the_check(folder):
+    rows = tiny.text_rows(4)
+    for row in rows:
+        row["answer"] = "north"
+    data = tiny.write_rows(folder / "words.jsonl", rows)
+    status, shown = checked(arguments_with(folder, MATCH % "float(one['ground_truth'])", data__val_files=data))
+    assert status == 1 and "words.jsonl" in shown
+
+
+def test_broken_pictures_that_a_run_would_leave_out_are_told_only(tmp_path):
+    arguments = arguments_with(tmp_path, MATCH % RIGHT, "qwen2_5_vl")
+    picture = tmp_path / "rows8_images" / "0-0.png"
+    data = picture.read_bytes()
+    place = data.index(b"IDAT") + 20
+    picture.write_bytes(data[:place] + bytes(40) + data[place + 40 :])
+    status, shown = checked(arguments, deep=True)
+    assert status == 1 and "cannot be decoded" in shown
+    status, shown = checked([*arguments, "data.on_bad_media=skip"], deep=True)
+    assert status == 0 and "look at this" in shown and "cannot be decoded" in shown

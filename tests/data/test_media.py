@@ -1,12 +1,14 @@
 """Pictures of every form and mode give right pixels, the numbers of the processor, and errors that name the file."""
 
 import io
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from easyr1.data import media
 from easyr1.data.decode import open_upright
 from easyr1.data.heads import Head, Heads
 from easyr1.data.media import MediaStore
@@ -24,8 +26,8 @@ def encoded(image, form="PNG", **options):
     return buffer.getvalue()
 
 
-def store(cache_bytes=1 << 30, **limits):
-    return MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), token=6, **limits), cache_bytes)
+def store(cache_bytes=1 << 30, decoded_bytes=1 << 30, **limits):
+    return MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), token=6, **limits), cache_bytes, decoded_bytes)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,8 @@ def test_threads_get_the_same_inputs():
     assert len(ours) == 7
     for seed, arrays in enumerate(inputs):
         assert np.array_equal(arrays["pixel_values"], ours.inputs(added[seed % 7].handle)["pixel_values"])
-    assert ours._cached_bytes == sum(array.nbytes for arrays in ours._cache.values() for array in arrays.values())
+    kept = ours._inputs._kept.values()
+    assert 0 < ours._inputs.num_bytes == sum(array.nbytes for arrays in kept for array in arrays.values())
 
 
 def broken_body(side=200):
@@ -227,20 +230,37 @@ def test_each_picture_is_processed_once_however_many_ask_at_once(monkeypatch):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(ours.inputs, handles * 10))
     assert len(made) == 4
-    assert not ours._pending
+    assert not ours._inputs._pending
 
 
-def test_prefetching_stops_at_half_the_cache_and_swallows_what_is_broken(tmp_path):
+def test_prefetching_stops_at_half_of_what_is_kept_and_swallows_what_is_broken(tmp_path):
     (tmp_path / "a.png").write_bytes(broken_body())
     bad = store()
     bad.prefetch([bad.add("a.png", tmp_path).handle])
     bad._workers.shutdown()
-    assert not bad._cache and not bad._pending
-    one = 56 * 56 * 24
-    ours = store(cache_bytes=5 * one)
+    assert not len(bad._decoded) and not bad._decoded._pending
+    one = 56 * 56 * 3
+    ours = store(decoded_bytes=5 * one)
     ours.prefetch([ours.add(tiny.picture(seed=seed)).handle for seed in range(9)])
     ours._workers.shutdown()
-    assert len(ours._cache) == 2
+    assert len(ours._decoded) == 2
+
+
+def test_a_batch_that_is_larger_than_the_inputs_kept_is_decoded_once_and_ahead(monkeypatch):
+    """Pixels in 8 bit are an eighth of the inputs, so they are kept where those are not."""
+    names = []
+    open_upright = media.open_upright
+    monkeypatch.setattr(
+        media, "open_upright", lambda data: names.append(threading.current_thread().name) or open_upright(data)
+    )
+    ours = store(cache_bytes=0)
+    handles = [ours.add(encoded(tiny.picture(seed=seed))).handle for seed in range(9)]
+    ours.prefetch(handles)
+    ours._workers.shutdown()
+    for _ in range(3):  # sampled, scored, trained on
+        for handle in handles:
+            ours.inputs(handle)
+    assert len(names) == 9 and all(name.startswith("pictures") for name in names)
 
 
 def old(path):

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import transformers
+from tokenizers.processors import TemplateProcessing
 
+from easyr1.data.chat import Chat
 from easyr1.data.processor import FamilyReader, family_processor, image_token_id, picture_keys
 from easyr1.errors import ConfigError, DataError
 from tests import tiny
@@ -116,3 +118,21 @@ def test_inputs_are_numbers_of_two_types():
 def test_a_picture_that_a_family_cannot_take_is_told():
     with pytest.raises(DataError, match=r"pixels: .*crop or pad"):
         FamilyReader(processor("glm4v")).measure(3000, 10)
+
+
+def test_a_first_token_that_the_template_leaves_to_the_tokenizer_is_there(tmp_path):
+    """As the family's own processor has it: once, whoever writes it."""
+    family = FAMILIES["llava_next"]
+    family.save(tmp_path)
+    tokenizer, bos = copy.deepcopy(family.tokenizer), "<|endoftext|>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tiny.token_id(bos))]
+    )
+    tokenizer.bos_token = bos
+    tokenizer.save_pretrained(tmp_path)
+    template = tiny.CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", family.image)
+    for text in (template, bos + template):
+        (tmp_path / "chat_template.jinja").write_text(text)
+        chat = Chat.load(str(tmp_path))
+        ids, _ = chat.encode("<image>Find x.", [chat.media_store().add(tiny.picture(90, 70))])
+        assert ids[0] == tiny.token_id(bos) and ids[1] != tiny.token_id(bos)

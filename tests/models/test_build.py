@@ -8,6 +8,7 @@ import transformers
 
 from easyr1.errors import ConfigError
 from easyr1.models import build
+from easyr1.models.attention import Packed, Span
 from easyr1.models.build import ModelSpec
 from easyr1.models.scored import ModelInputs
 
@@ -127,3 +128,38 @@ def test_bfloat16_computation_with_float32_weights_is_close_and_not_equal(tmp_pa
     found = [scored(scenes.packer(scored, scene).prompts([prompt])[0]) for scored in (exact, mixed)]
     gap = (found[0].exp() - found[1].exp()).abs().max()
     assert 0 < gap < 0.1
+
+
+HYBRID = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16}
+
+
+def test_layers_that_scan_beside_their_attention_get_padded_rows(caplog):
+    """Every layer of Falcon-H1 is plain attention and a scan at once; the scan would carry one answer into the next."""
+    torch.manual_seed(0)
+    model = transformers.FalconH1ForCausalLM(transformers.FalconH1Config(**HYBRID, **MAMBA)).eval()
+    assert not build.wrap(model).packed
+    assert "carry one answer's tokens into the next" in caplog.text
+
+
+def test_a_text_model_is_told_no_types_of_tokens():
+    """GPT-2 has token types, too: they would add an embedding to every token."""
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=512, n_embd=64, n_layer=2, n_head=2)
+    ).eval()
+    ids = torch.arange(20, 30)[None]
+    expected = model(input_ids=ids).logits[0].log_softmax(-1)
+    scored = build.wrap(model)
+    layout = Packed((Span(0, 10, ()),)) if scored.packed else None
+    mask = None if scored.packed else torch.ones_like(ids)
+    inputs = ModelInputs(ids, torch.arange(10)[None, None], torch.arange(10), layout=layout, attention_mask=mask)
+    torch.testing.assert_close(scored(inputs), expected, rtol=0, atol=1e-5)

@@ -143,7 +143,7 @@ MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_gr
 
 
 def test_layers_that_scan_beside_their_attention_get_padded_rows(caplog):
-    """Every layer of Falcon-H1 is plain attention and a scan at once; the scan would carry one answer into the next."""
+    """Every layer of Falcon-H1 is plain attention and a scan at once, which would carry one answer into the next."""
     torch.manual_seed(0)
     model = transformers.FalconH1ForCausalLM(transformers.FalconH1Config(**HYBRID, **MAMBA)).eval()
     assert not build.wrap(model).packed

@@ -162,24 +162,26 @@ def load_prompts(
     if image_dir is not None and not Path(image_dir).expanduser().is_dir():
         raise ConfigError("data.image_dir", f"there is no folder {image_dir}.")
     tables = [load_rows(spec) for spec in ([specs] if isinstance(specs, str) else specs)]
+    folder = Path(image_dir).expanduser() if image_dir else None
+    readers = [RowReader(table, chat, media, columns, folder or table.folder) for table in tables]
     entries: list[Entry] = []
     overlong: list[Entry] = []
     done, total = 0, sum(len(table) for table in tables)
-    for number, table in enumerate(tables):
-        reader = RowReader(table, chat, media, columns, Path(image_dir).expanduser() if image_dir else table.folder)
-        for row, (ids, pictures) in enumerate(_in_threads(reader.read, len(table), workers)):
-            entry = Entry(number, row, ids.astype(np.int32), tuple(picture.handle for picture in pictures))
-            if len(ids) <= limits.max_prompt_length:
+    try:
+        for entry, pictures in _read_all(tables, readers, workers):
+            if len(entry.ids) <= limits.max_prompt_length:
                 entries.append(entry)
             elif limits.filter_overlong:
                 overlong.append(entry)
             else:
-                raise DataError(_too_long(f"{table.spec}, row {row}", len(ids), pictures, limits.max_prompt_length))
+                place = f"{tables[entry.table].spec}, row {entry.row}"
+                raise DataError(_too_long(place, len(entry.ids), pictures, limits.max_prompt_length))
             done += 1
             if progress is not None:
                 progress(done, total)
-    if media is not None and media.heads is not None:
-        media.heads.flush()
+    finally:  # what was read is known to the next start, also where this one fails
+        if media is not None and media.heads is not None:
+            media.heads.flush()
     report = _report(entries, overlong, limits.max_prompt_length, media)
     if not entries:
         shortest = min(len(entry.ids) for entry in overlong)
@@ -189,6 +191,15 @@ def load_prompts(
         )
     logger.info("%s: %s", specs, report)
     return PromptSet(tables, entries, chat, media, columns, report, overlong)
+
+
+def _read_all(
+    tables: Sequence[Rows], readers: Sequence["RowReader"], workers: int
+) -> Iterator[tuple[Entry, list[Picture]]]:
+    for number, (table, reader) in enumerate(zip(tables, readers, strict=True)):
+        for row, (ids, pictures) in enumerate(_in_threads(reader.read, len(table), workers)):
+            handles = tuple(picture.handle for picture in pictures)
+            yield Entry(number, row, ids.astype(np.int32), handles), pictures
 
 
 class RowReader:

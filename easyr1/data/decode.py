@@ -98,7 +98,10 @@ def local_file(given: Any, folder: Path | None, what: str) -> Path:
         raise DataError(f"a {what} must be a path, bytes or {{'bytes', 'path'}}, but it is {given!r:.80}.")
     if "://" in str(given):
         raise DataError(f"{given}: {what}s are not fetched from the network; download them and give their paths.")
-    path = Path(given).expanduser()
+    try:
+        path = Path(given).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{what} {given}: {error}.") from error
     if path.is_absolute():
         return path
     if folder is None:
@@ -110,9 +113,9 @@ def read_file(path: Path, what: str, is_relative: bool = False) -> bytes:
     """The bytes of a file; DataError that names it, and where relative paths start if it was given as one."""
     try:
         return path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no name of a file, such as one with a zero byte
         cure = " (relative paths start from data.image_dir or the data file)" if is_relative else ""
-        raise DataError(f"{what} {path}: {error.strerror or error}{cure}.") from error
+        raise DataError(f"{what} {path}: {getattr(error, 'strerror', None) or error}{cure}.") from error
 
 
 def encode(image: Image.Image) -> bytes:

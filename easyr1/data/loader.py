@@ -4,8 +4,8 @@ The orders of epoch 0, 1, 2, ... form one endless stream, and draws cut it from 
 once, so at any time two rows differ by at most one in how often they were drawn. An epoch of the trainer is
 floor(draws / batch_size) steps; what is then left in an order comes first in the next step, followed by the
 next order. In such a batch the rows of the old order are not drawn again: the new order starts with other rows, and
-is otherwise as it was shuffled. So no batch holds a row twice, and where batches divide the rows evenly every order is
-a plain permutation.
+is otherwise as it was shuffled. So no batch holds a row twice (but where rows are left out, as data.on_bad_media=skip
+does, and others take their place), and where batches divide the rows evenly every order is a plain permutation.
 
 With weights an order holds round(weight x rows) draws of each source, at least one. A whole weight w puts each row of
 the source into every order w times. A fraction takes turns: the rows of a source stand in a seeded ring, each epoch

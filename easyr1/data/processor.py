@@ -123,11 +123,15 @@ class GridReader:
         self.patches = patch_rule(image_processor, min_pixels, max_pixels)
         self.rule = repr(self.patches)
         self._image_processor = image_processor
+        self._known: dict[tuple[int, int], Measured] = {}
 
     def measure(self, width: int, height: int) -> Measured:
         fitted = fit(width, height, self.patches)
-        side = self.patches.token_side
-        return Measured(fitted, np.full((fitted[0] // side) * (fitted[1] // side), self.token, dtype=np.int64))
+        if fitted not in self._known:  # pictures of one size share their ids
+            side = self.patches.token_side
+            ids = np.full((fitted[0] // side) * (fitted[1] // side), self.token, dtype=np.int64)
+            self._known[fitted] = Measured(fitted, ids)
+        return self._known[fitted]
 
     def resize(self, image: Image.Image, fitted: tuple[int, int]) -> Image.Image:
         return _resized(image, fitted, self._image_processor)

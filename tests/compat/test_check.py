@@ -209,3 +209,10 @@ def test_broken_pictures_that_a_run_would_leave_out_are_told_only(tmp_path):
     assert status == 1 and "cannot be decoded" in shown
     status, shown = checked([*arguments, "data.on_bad_media=skip"], deep=True)
     assert status == 0 and "look at this" in shown and "cannot be decoded" in shown
+
+
+def test_limits_that_are_only_tried_fail_no_good_run(tmp_path):
+    """Half of data.max_pixels is below what the processor itself asks for, which stops nobody's run."""
+    arguments = arguments_with(tmp_path, MATCH % RIGHT, "qwen2_5_vl", data__min_pixels="null", data__max_pixels=4000)
+    status, shown = checked(arguments)
+    assert status == 0 and "what min_pixels and max_pixels would change" in shown

@@ -385,3 +385,16 @@ def test_what_cannot_be_seen_is_one_error_with_row_and_file(
     path = tiny.write_rows(tmp_path / f"rows.{form}", [row("<image>", images=[good]), row("<image>", images=[given])])
     with pytest.raises(DataError, match=rf"rows\.{form}, row 1: column 'images' .*item 0: .*{name}: .*({expected})"):
         load(path, vision_chat)
+
+
+def test_one_video_as_bare_frames_in_bytes_is_read_again_whole(tmp_path, vision_chat):
+    frames = [tiny._picture_bytes(tiny.picture(seed=seed), "")["bytes"] for seed in range(4)]
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"problem": ["<video>x"], "answer": ["1"], "videos": [frames]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    store = vision_chat.media_store(tiny.MIN_PIXELS, tiny.MAX_PIXELS)
+    (prompt,) = load_prompts(str(tmp_path / "rows.parquet"), vision_chat, store, Limits(500))
+    assert store.problem(prompt.media[0]) is None
+    assert store.inputs(prompt.media[0])["video_grid_thw"].tolist() == [[2, 4, 4]]

@@ -291,6 +291,24 @@ def test_heads_of_files_are_kept_from_run_to_run_until_a_file_changes(tmp_path, 
     assert added().handle != first.handle
 
 
+def test_a_file_that_was_replaced_with_its_size_and_date_kept_is_read_anew(tmp_path):
+    """As copies and archives that keep dates do it."""
+    import os
+
+    found = []
+    for number, colour in enumerate(("red", "blue")):
+        new = tmp_path / f"{number}.bmp"
+        Image.new("RGB", (56, 56), colour).save(new)
+        os.utime(new, ns=(10**18, 10**18))
+        os.replace(new, tmp_path / "a.bmp")
+        ours = MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), 6), heads=Heads(tmp_path / "cache"))
+        picture = ours.add("a.bmp", tmp_path)
+        ours.heads.flush()
+        assert ours.problem(picture.handle) is None
+        found.append(ours.image(picture.handle).getpixel((0, 0)))
+    assert found == [(255, 0, 0), (0, 0, 255)]
+
+
 def test_a_file_that_is_too_fresh_to_be_trusted_is_read_again(tmp_path):
     tiny.picture().save(tmp_path / "a.png")
     heads = Heads(tmp_path / "cache")

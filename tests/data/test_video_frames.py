@@ -245,3 +245,11 @@ def test_a_broken_or_changed_video_file_is_told(clip_file):
         open_video(clip_file, None)
     with pytest.raises(DataError, match="no such file"):
         open_video(clip_file.parent / "nosuch.mp4", None)
+
+
+def test_frames_without_a_rate_that_are_thinned_are_as_far_apart_as_they_are():
+    """At 2 frames a second, every fourth frame: a moment of two frames lasts four seconds, whoever says the rate."""
+    ours = reader("qwen2_5_vl", fps=2.0, max_frames=8)
+    clips = [ours.measure(Footage(32, (56, 56), rate, "")) for rate in (None, 2.0)]
+    assert [len(clip.indices) for clip in clips] == [8, 8]
+    assert clips[0].seconds_per_grid == clips[1].seconds_per_grid == 4.0

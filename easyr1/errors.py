@@ -22,3 +22,12 @@ class RewardError(ValueError):
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be written or read; the message names the file."""
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says in its first line, or its kind where it says nothing.
+
+    >>> first_line(ValueError("no such key\\nTraceback ...")), first_line(KeyboardInterrupt())
+    ('no such key', 'KeyboardInterrupt')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

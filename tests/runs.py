@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import tiny
+import torch
 from rich.console import Console
 
 from easyr1.config.load import load
 from easyr1.config.resolve import resolve
+from easyr1.models.shards import load_shards, shapes
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.assemble import open_trainer, prepare
 from easyr1.trainer.known import code_facts, machine_facts
@@ -108,3 +110,10 @@ def steps(folder: Path) -> dict[int, dict[str, Any]]:
     for row in rows(folder):
         merged.setdefault(row["step"], {}).update(row)
     return merged
+
+
+def read_shards(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors in a folder of a checkpoint, whole."""
+    found = {name: torch.empty(shape.size, dtype=shape.dtype) for name, shape in shapes(folder).items()}
+    load_shards(folder, found)
+    return found

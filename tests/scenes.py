@@ -86,3 +86,17 @@ def padded(built: PreTrainedModel) -> Scored:
 
 def packer(scored: Scored, scene: Scene) -> Packer:
     return Packer(Positions(scored.model), scene.media, scored.packed, scored.banned)
+
+
+def live_logits(scored: Scored, kind: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Inputs of the plain model, with a picture where it takes one, and what the trained model says to them."""
+    scene = Scene(kind)
+    of = packer(scored, scene)
+    prompt = scene.prompt(9, (56, 84))
+    ids = torch.from_numpy(prompt.ids)[None]
+    media = of.prompt_media(prompt)
+    if media:
+        media["mm_token_type_ids"] = of.positions.token_types(ids)
+    scored.model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        return {"input_ids": ids, **media}, scored.eval().model(input_ids=ids, **media).logits

@@ -13,7 +13,7 @@ from easyr1.config.paths import find_file
 from easyr1.config.recipes import expand
 from easyr1.config.schema import Config, known_keys, set_leaves, walk
 from easyr1.config.values import convert, is_mapping, takes_text
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, first_line
 
 
 def load(argv: Sequence[str]) -> tuple[Config, frozenset[str]]:
@@ -81,7 +81,7 @@ def _parse(key: str, text: str) -> Any:
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index, call-overload]
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(key, f"cannot read {text!r} ({_first_line(error)}); try quotes: {key}=\"'...'\"") from None
+        raise ConfigError(key, f"cannot read {text!r} ({first_line(error)}); try quotes: {key}=\"'...'\"") from None
     plain = value is None or isinstance(value, str | list | dict)
     return text if kind is not None and takes_text(kind) and not plain else value
 
@@ -95,10 +95,6 @@ def _read_yaml(path: str) -> Mapping[str, Any]:
     if not isinstance(tree, Mapping):
         raise ConfigError("config", f"{path!r} holds a list; expected the sections data, worker, algorithm, trainer")
     return tree  # type: ignore[return-value]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _defaults() -> dict[str, Any]:

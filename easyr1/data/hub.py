@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     import datasets
@@ -92,7 +92,7 @@ def upload(folder: Path, name: str) -> str:
         address = hub.create_repo(name, repo_type="model", private=True, exist_ok=True)
         hub.upload_folder(repo_id=name, folder_path=folder)
     except (HTTPError, OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ConfigError(
             "--hf_upload_path",
             f"{name} cannot be uploaded ({reason}); the model itself is complete in {folder}. HF_TOKEN or `hf auth "

@@ -13,7 +13,7 @@ from typing import Any
 
 from easyr1.data.hub import download_model
 from easyr1.data.processor import MODEL_KEY, TOKENIZER_KEY, family_processor
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, first_line
 
 FILES_FOLDER = "huggingface"  # in an actor's folder of a checkpoint
 
@@ -150,7 +150,7 @@ def _told(key: str, given: str | Path) -> Iterator[None]:
     except ConfigError:
         raise
     except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise ConfigError(
             key,
             f"{given} cannot be loaded ({reason}). Give a folder with config.json, tokenizer and, for a vision model, "

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from easyr1.data.model_files import model_folder
 from easyr1.data.processor import picture_keys
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, first_line
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
 from easyr1.models.scored import ModelInputs, Scored, Valued
@@ -118,7 +118,7 @@ def _told(spec: ModelSpec) -> Iterator[None]:
         override = f" with override_config={dict(spec.override)}" if spec.override else ""
         raise ConfigError(
             "worker.actor.model.model_path",
-            f"{spec.path!r} cannot be loaded{override} ({_first_line(error)}). Give a folder with config.json and "
+            f"{spec.path!r} cannot be loaded{override} ({first_line(error)}). Give a folder with config.json and "
             "weights, or the name of a hub model that can be reached (HF_ENDPOINT, HF_HUB_OFFLINE); the huggingface "
             "folder of a checkpoint holds no weights",
         ) from error
@@ -227,7 +227,7 @@ def use_packed_attention(model: PreTrainedModel) -> str | None:
         model.set_attn_implementation(wanted)
         reason = _why_not_packed(model)
     except (UnsupportedAttention, ValueError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
     if reason:
         model.set_attn_implementation(stock)
     return reason
@@ -310,10 +310,6 @@ def _looks_ahead(mask_function: Any) -> bool:
         for query in range(10)
         for key in range(query + 1, 10)
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def local_folder(path: str) -> Path | None:

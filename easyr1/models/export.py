@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedModel
 
 from easyr1.data.model_files import FILES_FOLDER, TOKENIZER_FILES, ModelFiles, model_folder
-from easyr1.errors import CheckpointError, ConfigError, DataError
+from easyr1.errors import CheckpointError, ConfigError, DataError, first_line
 from easyr1.manifest import check_contents, refuse_pickled, sync
 from easyr1.models.build import DTYPES, auto_class
 from easyr1.models.lora import ADAPTER_FOLDER, CONFIG_FILE, TENSORS_FILE, merged_from
@@ -251,7 +251,7 @@ def _told(what: str, given: str | Path, cure: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = _broken_file(given) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = _broken_file(given) or first_line(error)
         raise CheckpointError(f"{what} cannot be loaded from {given} ({reason}). {cure}") from error
 
 

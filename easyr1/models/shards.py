@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from easyr1.errors import CheckpointError
+from easyr1.errors import CheckpointError, first_line
 
 MODEL_FOLDER, OPTIM_FOLDER = "model", "optim"  # in an engine's folder of a checkpoint
 FILE_BYTES = 2 << 30  # a file is put together in memory before it is written
@@ -56,13 +56,6 @@ def load_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
             )
     except (CheckpointException, SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder} cannot be read: {_reason(error)}") from error
-
-
-def read_shards(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of the folder, whole and on the CPU, in the precision that they have there."""
-    found = {name: torch.empty(shape.size, dtype=shape.dtype) for name, shape in shapes(folder).items()}
-    load_shards(folder, found)
-    return found
 
 
 def shapes(folder: Path) -> dict[str, Shape]:
@@ -122,4 +115,4 @@ def _reason(error: BaseException) -> str:
     """The first line of what happened; of a failure on several ranks, that of the first."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error)

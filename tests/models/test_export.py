@@ -78,22 +78,8 @@ def train(folder: Path, kind: str, sizes: dict, settings: dict) -> Trained:
     trainer, _ = runs.run(runs.arguments(folder, kind, rows=2, **BRIEF, **settings))
     scored = trainer.actor.engine.scored
     tensors = {name: tensor.detach().clone() for name, tensor in scored.merged_tensors()}
-    inputs, logits = live_logits(scored, kind)
+    inputs, logits = scenes.live_logits(scored, kind)
     return Trained(kind, folder / kind, folder / "run" / "global_step_1", inputs, logits, tensors)
-
-
-def live_logits(scored, kind: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Inputs of the plain model, with a picture where it takes one, and what the trained model says to them."""
-    scene = scenes.Scene(kind)
-    packer = scenes.packer(scored, scene)
-    prompt = scene.prompt(9, (56, 84))
-    ids = torch.from_numpy(prompt.ids)[None]
-    media = packer.prompt_media(prompt)
-    if media:
-        media["mm_token_type_ids"] = packer.positions.token_types(ids)
-    scored.model.set_attn_implementation("sdpa")
-    with torch.no_grad():
-        return {"input_ids": ids, **media}, scored.eval().model(input_ids=ids, **media).logits
 
 
 @pytest.fixture(scope="module")
@@ -464,7 +450,7 @@ def test_an_adapter_is_merged_in_float32_whatever_its_base_is_stored_in(tmp_path
     base = tiny.save("qwen2", tmp_path / "qwen2")
     transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     trainer, _ = runs.run(runs.arguments(tmp_path, "qwen2", rows=2, **BRIEF, **LORA))
-    inputs, live = live_logits(trainer.actor.engine.scored, "qwen2")
+    inputs, live = scenes.live_logits(trainer.actor.engine.scored, "qwen2")
     one = Trained("qwen2", base, tmp_path / "run" / "global_step_1", inputs, live, {})
     model = loaded(one, export(one.step, tmp_path / "out"))
     assert model.dtype == torch.float32

@@ -79,20 +79,6 @@ def flat(scores) -> np.ndarray:
     return np.concatenate([values for group in scores for values in group])
 
 
-def live_logits(scored: Scored, kind: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Inputs of the plain model, with a picture where it takes one, and what the adapted model says to them."""
-    scene = scenes.Scene(kind)
-    packer = scenes.packer(scored, scene)
-    prompt = scene.prompt(9, (56, 84))
-    ids = torch.from_numpy(prompt.ids)[None]
-    media = packer.prompt_media(prompt)
-    if media:
-        media["mm_token_type_ids"] = packer.positions.token_types(ids)
-    scored.model.set_attn_implementation("sdpa")
-    with torch.no_grad():
-        return {"input_ids": ids, **media}, scored.eval().model(input_ids=ids, **media).logits
-
-
 @pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl", "qwen3_vl"))
 def test_by_default_all_of_the_text_model_and_nothing_else_gets_adapters(folders, kind):
     scored = build.build(ModelSpec(folders[kind], lora=lora()))
@@ -348,7 +334,7 @@ def test_a_written_adapter_is_read_by_peft(folders, kind, tmp_path):
     assert config["base_model_name_or_path"] == folders[kind] and config["task_type"] == "CAUSAL_LM"
     short = config["target_modules"] == sorted(name.rpartition(".")[2] for name in TEXT_LAYERS)
     assert short == (kind == "qwen2")  # the vision tower has a gate_proj, too, so there full names are needed
-    inputs, live = live_logits(scored, kind)
+    inputs, live = scenes.live_logits(scored, kind)
     base = plain_model(folders[kind])
     with torch.no_grad():
         assert (base(**inputs).logits - live).abs().max() > 1e-3
@@ -383,7 +369,7 @@ def test_a_merged_adapter_is_w_plus_alpha_by_rank_b_a(folders, kind, tmp_path):
             assert (expected - before[name]).abs().max() > 1e-2
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-6)
         assert torch.equal(base.state_dict()[name], before[name])
-    inputs, live = live_logits(scored, kind)
+    inputs, live = scenes.live_logits(scored, kind)
     base.load_state_dict(merged)
     with torch.no_grad():
         torch.testing.assert_close(base(**inputs).logits, live, rtol=0, atol=1e-5)

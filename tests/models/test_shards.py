@@ -6,6 +6,7 @@ import textwrap
 
 import commands
 import pytest
+import runs
 import torch
 
 from easyr1.errors import CheckpointError
@@ -29,7 +30,7 @@ def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, file_bytes):
     shards.save_shards(tmp_path / "x", written)
     assert len(list((tmp_path / "x").iterdir())) == (1 if file_bytes > 100 else 3)
     assert {path.suffix for path in (tmp_path / "x").iterdir()} == {".safetensors"}
-    read = shards.read_shards(tmp_path / "x")
+    read = runs.read_shards(tmp_path / "x")
     assert read.keys() == written.keys()
     for name, tensor in written.items():
         assert read[name].dtype == tensor.dtype and torch.equal(read[name], tensor)
@@ -55,11 +56,11 @@ def test_nothing_in_a_folder_is_unpickled(tmp_path):
     bomb = pickle.dumps(Bomb(tmp_path / "mark"))
     shards.save_shards(tmp_path / "x", tensors())
     (tmp_path / "x" / ".metadata").write_bytes(bomb)
-    assert shards.read_shards(tmp_path / "x").keys() == tensors().keys()
+    assert runs.read_shards(tmp_path / "x").keys() == tensors().keys()
     for path in (tmp_path / "x").glob("*.safetensors"):
         path.write_bytes(bomb)
     with pytest.raises(CheckpointError, match="no safetensors file"):
-        shards.read_shards(tmp_path / "x")
+        runs.read_shards(tmp_path / "x")
     assert not (tmp_path / "mark").exists()
 
 
@@ -122,8 +123,8 @@ def test_another_number_of_ranks_reads_the_same(tmp_path):
         output = commands.run(*launch, str(script), str(tmp_path), mode, PYTHONPATH=path)
         totals[mode, ranks] = next(line for line in output.splitlines() if line.startswith("weights"))
     assert len(set(totals.values())) == 1, totals
-    whole = shards.read_shards(tmp_path / "model")
+    whole = runs.read_shards(tmp_path / "model")
     assert f"weights {sum(tensor.double().abs().sum() for tensor in whole.values()):.12g}" == totals["save", 2]
     assert len(list((tmp_path / "model").iterdir())) == 2  # each rank wrote its own
-    moments = shards.read_shards(tmp_path / "optim")
+    moments = runs.read_shards(tmp_path / "optim")
     assert all(moments[f"{name}/exp_avg"].shape == tensor.shape for name, tensor in whole.items())

@@ -15,7 +15,6 @@ import runs
 import torch
 
 from easyr1.engines import train
-from easyr1.models import shards
 from easyr1.rewards import worker
 from easyr1.trainer import checkpoint
 
@@ -185,7 +184,7 @@ def assert_same_run(left, right):
                 assert theirs[step][name] == value, (step, name)
     folders = [folder / f"global_step_{STEPS}" for folder in (left, right)]
     for part in ("model", "optim"):
-        tensors, others = (shards.read_shards(folder / "actor" / part) for folder in folders)
+        tensors, others = (runs.read_shards(folder / "actor" / part) for folder in folders)
         assert tensors and tensors.keys() == others.keys()
         for name, tensor in tensors.items():
             assert torch.equal(tensor, others[name]), (part, name)

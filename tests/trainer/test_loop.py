@@ -228,3 +228,16 @@ def test_pictures_are_logged_once(tmp_path):
     runs.run(runs.arguments(tmp_path, "qwen2_5_vl", trainer__val_freq=1))
     rows = runs.rows(tmp_path / "run", "generations.jsonl")
     assert [("images" in row) for row in rows] == [True] * 3 + [False] * 6
+
+
+def test_pixels_never_go_to_the_reward(tmp_path):
+    arguments = runs.arguments(tmp_path, "qwen2_5_vl", trainer__max_steps=1)
+    (tmp_path / "reward.py").write_text(
+        "def compute_score(inputs):\n"
+        "    for one in inputs:\n"
+        "        assert one['image_sizes'] and not {'images', 'videos', 'pixel_values'} & set(one), sorted(one)\n"
+        "        assert len(repr(one)) < 2000 and not any(isinstance(value, bytes) for value in one.values())\n"
+        "    return [{'overall': float(len(one['response']) % 3)} for one in inputs]\n"
+    )
+    trainer, _ = runs.run(arguments)
+    assert trainer.step == 1

@@ -370,3 +370,35 @@ def test_a_report_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
     assert any(
         "report could not be written" in row.get("message", "") for row in runs.rows(tmp_path / "run", "events.jsonl")
     )
+
+
+def test_more_epochs_go_on_as_more_steps_do(tmp_path):
+    arguments = runs.arguments(tmp_path, trainer__max_steps="null", trainer__val_before_train="false")
+    runs.run([*arguments, "trainer.total_epochs=1"])  # 8 rows, 4 a step
+    assert runs.run([*arguments, "trainer.total_epochs=1"]) == (None, {})
+    trainer, _ = runs.run([*arguments, "trainer.total_epochs=2"])
+    assert trainer.step == 4 and sorted(runs.steps(tmp_path / "run")) == [1, 2, 3, 4]
+
+
+def test_a_resumed_run_is_the_same_run_in_its_tracker_and_one_of_its_own_from_another_folder(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    common = {"trainer__logger": "['file','wandb']", "trainer__val_before_train": "false", "trainer__val_freq": -1}
+    ids = []
+    for settings in (
+        {"trainer__max_steps": 1},
+        {"trainer__max_steps": 2},
+        {"trainer__max_steps": 3, "trainer__logger": "['file']"},  # not logged to, and not forgotten
+        {"trainer__max_steps": 4},
+        {
+            "trainer__max_steps": 5,
+            "trainer__save_checkpoint_path": tmp_path / "other",
+            "trainer__load_checkpoint_path": tmp_path / "run",
+        },
+    ):
+        trainer, _ = runs.run(runs.arguments(tmp_path, **common | settings))
+        state = json.loads((trainer.checkpoints.folder / f"global_step_{trainer.step}/trainer_state.json").read_text())
+        ids.append(state["trackers"]["wandb"]["id"])
+    assert len(set(ids[:4])) == 1 and ids[4] != ids[0]

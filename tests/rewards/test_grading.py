@@ -1,6 +1,7 @@
 """A frozen table of which answers mean the same. A change of the table is a change of what models are trained on."""
 
 import contextlib
+import gc
 import itertools
 import random
 import re
@@ -74,8 +75,12 @@ def test_different(given, truth):
 
 @pytest.fixture(scope="module")
 def warm():
-    """Loads sympy, so that its second does not count."""
+    """Loads sympy, so that its second does not count, and neither does collecting what other tests left behind."""
     assert same_answer("x+1", "1+x")
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: repr(answer[:12]))

@@ -2,13 +2,17 @@
 
 import os
 import pickle
-import textwrap
 
-import commands
 import pytest
 import runs
+import tiny
 import torch
+import torch.distributed as dist
+from ranks import on_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from easyr1.engines.optimizer import OptimSpec, adamw, state_tensors
 from easyr1.errors import CheckpointError
 from easyr1.models import shards
 
@@ -78,19 +82,8 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         shards.save_shards(tmp_path / "x", tensors())
 
 
-RANKS = """
-    import sys
-    from pathlib import Path
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from easyr1.engines.optimizer import OptimSpec, adamw, state_tensors
-    from easyr1.models import shards
-    import tiny
-
-    folder, mode = sys.argv[1:]
-    dist.init_process_group("gloo")
+def shard_total(folder, mode):
+    """Saves a sharded model and its optimizer, or loads it; the sum of the sizes of its weights."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = tiny.build("qwen2", seed=0 if mode == "save" else 1)
     for layer in model.model.layers:
@@ -101,30 +94,22 @@ RANKS = """
     if mode == "save":
         model(torch.arange(8)[None]).logits.float().logsumexp(-1).sum().backward()
         optimizer.step()
-        shards.save_shards(Path(folder) / "model", dict(model.named_parameters()))
-        shards.save_shards(Path(folder) / "optim", state_tensors(optimizer, names))
+        shards.save_shards(folder / "model", dict(model.named_parameters()))
+        shards.save_shards(folder / "optim", state_tensors(optimizer, names))
     else:
-        shards.load_shards(Path(folder) / "model", dict(model.named_parameters()))
-    total = sum(parameter.full_tensor().double().abs().sum() for parameter in model.parameters())
-    if dist.get_rank() == 0:
-        sys.stdout.write(f"weights {total:.12g}\\n")
-    dist.destroy_process_group()
-"""
+        shards.load_shards(folder / "model", dict(model.named_parameters()))
+    return float(sum(parameter.full_tensor().double().abs().sum() for parameter in model.parameters()))
 
 
 @pytest.mark.slow
 def test_another_number_of_ranks_reads_the_same(tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(textwrap.dedent(RANKS))
-    path = os.pathsep.join((str(commands.ROOT), str(commands.ROOT / "tests")))
-    totals = {}
-    for mode, ranks in (("save", 2), ("load", 1), ("load", 2), ("load", 3)):
-        launch = ("torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
-        output = commands.run(*launch, str(script), str(tmp_path), mode, PYTHONPATH=path)
-        totals[mode, ranks] = next(line for line in output.splitlines() if line.startswith("weights"))
-    assert len(set(totals.values())) == 1, totals
+    totals = [
+        total
+        for mode, ranks in (("save", 2), ("load", 1), ("load", 2), ("load", 3))
+        for total in on_ranks(ranks, shard_total, tmp_path, mode)
+    ]
     whole = runs.read_shards(tmp_path / "model")
-    assert f"weights {sum(tensor.double().abs().sum() for tensor in whole.values()):.12g}" == totals["save", 2]
+    assert totals == pytest.approx([float(sum(tensor.double().abs().sum() for tensor in whole.values()))] * 8)
     assert len(list((tmp_path / "model").iterdir())) == 2  # each rank wrote its own
     moments = runs.read_shards(tmp_path / "optim")
     assert all(moments[f"{name}/exp_avg"].shape == tensor.shape for name, tensor in whole.items())

@@ -137,14 +137,14 @@ def ids(table):
 
 @pytest.fixture(scope="module", autouse=True)
 def warm():
-    """Loads sympy, so that its second does not count in the limits of half a second."""
+    """Loads sympy, so that its second does not count in the limits of a second."""
     MATH.accuracy_reward(r"\boxed{x+1}", "1+x")
 
 
 def timed(function, *args, **kwargs):
     start = time.process_time()
     result = function(*args, **kwargs)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 1.0
     return result
 
 

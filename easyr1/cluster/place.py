@@ -88,10 +88,13 @@ def _connect(places: Places, tell: Tell) -> None:
 
 
 def _running_here() -> str | None:
-    """The address of the cluster that `ray start` noted on this machine, if something listens there."""
+    """The address of the cluster that `ray start` noted on this machine, if something listens there.
+
+    It is where `ray.init()` looks, which would wait long for a cluster that has ended without `ray stop`.
+    """
     from ray._private.services import canonicalize_bootstrap_address
 
-    address = canonicalize_bootstrap_address(None)  # the look-up of ray.init(), which would wait long for a dead one
+    address = canonicalize_bootstrap_address(None)  # type: ignore
     if address is None:
         return None
     host, _, port = address.rpartition(":")

@@ -109,9 +109,10 @@ def open_ray_group(
         group = RayGroup(watch, places.sequence)
         try:
             _join(group, folder)
-            group.call_all("rank.build", ray.cloudpickle.dumps(make))
+            group.call_all("rank.build", ray.cloudpickle.dumps(make))  # pyright: ignore[reportAttributeAccessIssue]
             yield group
-            watch.release(group.start_all("rank.leave"), LEAVE_TIMEOUT_S)
+            if watch.failure is None:
+                watch.release(group.start_all("rank.leave"), LEAVE_TIMEOUT_S)
         finally:
             watch.end_all()
 
@@ -131,7 +132,8 @@ def _seat(rank: int, places: Places, folder: Path) -> Seat:
 
 
 def _actor(seat: Seat, reserved: PlacementGroup) -> Any:
-    kind = ray.remote(concurrency_groups={"pulse": 1})(Worker)
+    remote: Any = ray.remote
+    kind = remote(concurrency_groups={"pulse": 1})(Worker)
     return kind.options(
         num_cpus=1,
         num_gpus=1 if seat.device == "cuda" else 0,

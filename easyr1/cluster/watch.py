@@ -10,11 +10,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
+import ray.exceptions
 
 from easyr1.cluster.failure import RankError
 from easyr1.cluster.group import Call, Progress
@@ -165,7 +167,7 @@ class Watch:
     def _died(self, dead: Sequence[int], method: str) -> str:
         names = " and ".join(str(self.ranks[index]) for index in dead)
         rank = self.ranks[dead[0]]
-        last = _last_lines(rank.log)
+        last = _last_lines(rank)
         return (
             f"{names} died in {method}: killed from outside (perhaps for memory: see the system's log) or crashed\n"
             f"the last lines of its log, {rank.log}:\n{last}"
@@ -184,7 +186,7 @@ class Watch:
     def _stack(self, rank: Rank) -> str:
         try:
             return str(rank.actor.stack.remote().future().result(timeout=2)).rstrip()
-        except Exception:  # only a help
+        except (ray.exceptions.RayError, TimeoutError):  # only a help
             return "(unknown)"
 
     def _fail(self, error: BaseException) -> None:
@@ -193,35 +195,39 @@ class Watch:
         raise error
 
     def release(self, leaving: Call, timeout_s: float) -> None:
-        """Wait for ranks that are asked to leave, not for long."""
-        hang, self.hang_timeout_s = self.hang_timeout_s, timeout_s
-        try:
+        """Let ranks end by themselves, if they do so soon; all that counted was done."""
+        self.hang_timeout_s = timeout_s
+        with suppress(RankError):
             leaving.results()
-        except RankError:  # all that counted was done
-            self.end_all()
-        finally:
-            self.hang_timeout_s = hang
+            for rank in self.ranks:
+                rank.actor.__ray_terminate__.remote()
+            self._await_end()
 
     def end_all(self) -> None:
         """Kill all ranks and wait, not for long, until they are gone."""
-        here = machine()
+        for pid in self._near():
+            kill(pid)
         for rank in self.ranks:
-            if rank.identity.machine == here:
-                kill(rank.identity.pid)
             ray.kill(rank.actor)
+        self._await_end()
+
+    def _await_end(self) -> None:
         end = time.monotonic() + END_TIMEOUT_S
-        near = [rank.identity.pid for rank in self.ranks if rank.identity.machine == here]
-        while any(alive(pid) for pid in near) and time.monotonic() < end:
-            time.sleep(0.05)
+        while any(alive(pid) for pid in self._near()) and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def _near(self) -> list[int]:
+        """The processes of ranks on this machine."""
+        here = machine()
+        return [rank.identity.pid for rank in self.ranks if rank.identity.machine == here]
 
 
 def kill(pid: int) -> None:
-    """Kill a process and those it started."""
-    for send in (os.killpg, os.kill):
-        try:
-            send(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it is gone already, or leads no group
-            pass
+    """Kill a process and those it started, its group; what is gone already, or leads none, is passed over."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:
@@ -234,8 +240,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _last_lines(log: Path) -> str:
+def _last_lines(rank: Rank) -> str:
+    """The end of what the rank wrote, without what earlier runs did."""
     try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+        text = rank.log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         return f"({error})"
+    lines = text.rpartition(f", pid {rank.identity.pid}\n")[2].splitlines()
+    return "\n".join(lines[-LOG_LINES:]) or "(none)"

@@ -14,10 +14,11 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import ray
 
@@ -108,7 +109,7 @@ class Worker:
         """Rank 0 opens the meeting place of all ranks. Returns its port, which the system picked; 0 on the others."""
         if self.seat.rank:
             return 0
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         self.store = TCPStore(address, 0, self.seat.world, True, MEETING_TIMEOUT, wait_for_workers=False)
         return self.store.port
@@ -117,10 +118,11 @@ class Worker:
         """Join the process group; all ranks call it."""
         import torch
         import torch.distributed as dist
+        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         seat = self.seat
         if self.store is None:
-            self.store = dist.TCPStore(address, port, seat.world, False, MEETING_TIMEOUT, wait_for_workers=False)
+            self.store = TCPStore(address, port, seat.world, False, MEETING_TIMEOUT, wait_for_workers=False)
         backend = "gloo"
         if seat.device == "cuda":
             # Ray shows a rank its own GPU only, unless it was told not to.
@@ -192,15 +194,13 @@ def take_over(seat: Seat) -> None:
     redirect(seat.log)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
     sys.stderr.write(f"rank {seat.rank} of {seat.world} on {socket.gethostname()}, pid {os.getpid()}\n")
-    faulthandler.enable(open(seat.log, "a", encoding="utf-8") if seat.log.exists() else sys.__stderr__)
+    faulthandler.enable(2)
 
 
 def leave_terminal() -> None:
     """Ctrl-C and SIGTERM are for the driver, which lets ranks end what they are at."""
-    try:
+    with suppress(OSError):  # where it leads a group of its own already
         os.setsid()
-    except OSError:  # leads a group of its own already
-        pass
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -217,8 +217,12 @@ def redirect(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stdout, sys.stderr = _text(1), _text(2)
+
+
+def _text(descriptor: int) -> TextIO:
+    """A stream of lines."""
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
 def machine() -> str:

@@ -7,8 +7,6 @@ import time
 import torch
 import torch.distributed as dist
 
-from easyr1.errors import ConfigError, DataError
-
 
 class Fake:
     def add(self, number):

@@ -84,6 +84,8 @@ def calm_threads() -> None:
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
+    # A rank that dies is told by its RankError; Ray would add a paragraph for each rank that ends with it.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed while executing a task")
 
 
 if __name__ == "__main__":

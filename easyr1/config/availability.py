@@ -12,8 +12,6 @@ from easyr1.config.recipes import ESTIMATOR_KEY, RECIPES
 from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 
-MAX_RANKS = 1  # ranks that trainer.n_gpus_per_node=null may use on one machine
-
 
 @dataclass(frozen=True)
 class Feature:
@@ -26,7 +24,6 @@ class Feature:
 
 
 MISSING: tuple[Feature, ...] = (
-    Feature("trainer.n_gpus_per_node", "training on more than one rank", lambda _, world: world > 1, "set 1"),
     Feature("worker.rollout.name", "the vLLM sampler", lambda c, _: c.worker.rollout.name == "vllm", "set torch"),
     Feature(
         "worker.actor.ulysses_size",

@@ -27,6 +27,7 @@ from easyr1.errors import ConfigError, first_line
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
 from easyr1.models.scored import ModelInputs, Scored, Valued
+from easyr1.models.towers import vision_tower
 
 log = logging.getLogger(__name__)
 
@@ -189,14 +190,6 @@ def freeze_vision_tower(model: PreTrainedModel) -> None:
     if tower is None:
         raise ConfigError("worker.actor.model.freeze_vision_tower", f"{type(model).__name__} has no vision tower")
     tower.requires_grad_(False)
-
-
-def vision_tower(model: PreTrainedModel) -> nn.Module | None:
-    """The module that turns pictures into features, as the model class names it."""
-    if not vision_token_ids(model.config):
-        return None
-    tower = model.get_encoder(modality="image")
-    return None if tower in (model, model.base_model) else tower
 
 
 def layers_without_adapters(model: PreTrainedModel, spec: ModelSpec) -> set[str]:

@@ -21,6 +21,7 @@ from easyr1.models.lora import adapters_off, merged_tensors, saved_tensors
 from easyr1.models.positions import token_types, type_names
 from easyr1.models.ranks import ALONE, Ranks
 from easyr1.models.sequence import Share, cut_at, share_of
+from easyr1.models.towers import shared, vision_tower, why_not_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,13 @@ class Scored(nn.Module):
 
     def _hidden(self, inputs: ModelInputs, share: Share) -> torch.Tensor:
         """(n, H) hidden states at this rank's share of the chosen tokens."""
-        with ExitStack() as shared:
+        with ExitStack() as hooks:
             if share.layout is not None:
                 inputs = replace(inputs, layout=share.layout)
-                shared.enter_context(cut_at(self.model.get_decoder(), share.layout))
+                hooks.enter_context(cut_at(self.model.get_decoder(), share.layout))
+                tower = vision_tower(self.model)
+                if inputs.media and tower is not None and why_not_shared(self.model) is None:
+                    hooks.enter_context(shared(tower, share.layout.group))
             return self._run(self.model.base_model, inputs).last_hidden_state.flatten(0, 1)[share.chosen]
 
     def taken(self, pixels: torch.Tensor) -> torch.Tensor:

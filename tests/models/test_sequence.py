@@ -65,10 +65,12 @@ def compare(scored: Scored, micro_batches: list[MicroBatch], reference: Scored |
         dist.all_gather(peers, other)
         assert all(torch.equal(peer, other) for peer in peers)
     assert shared.grads.keys() == alone.grads.keys()
+    largest = max(one.norm() for one in alone.grads.values())
     for name, one in alone.grads.items():
         other = shared.grads[name].clone()
         dist.all_reduce(other)
-        assert (other - one).norm() <= 1e-5 * one.norm().clamp(min=1e-3), name
+        # The gradient of a key's bias is 0 but for rounding: shifting all keys alike changes no attention.
+        assert (other - one).norm() <= 1e-5 * max(one.norm(), 1e-3 * largest), name
     return shared
 
 

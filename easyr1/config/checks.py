@@ -13,6 +13,7 @@ TORCH_ENGINE_KWARGS = ("max_num_seqs",)  # answers decoded together
 def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
     """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
     check_ranks(config, world_size)
+    check_sequence(config, facts)
     check_batches(config, world_size)
     check_sources(config)
     check_rows(config, facts)
@@ -36,6 +37,26 @@ def check_ranks(config: Config, world_size: int) -> None:
             raise ConfigError(key, f"{size} ranks each cannot share out {world_size} ranks; {cure}")
 
 
+def check_sequence(config: Config, facts: Facts) -> None:
+    """Ranks that share rows: packed ones, and the same ranks for actor and critic."""
+    actor, critic = config.worker.actor, config.worker.critic
+    needs = (facts.estimators or {}).get(config.algorithm.adv_estimator)
+    with_critic = needs is not None and needs.values
+    if with_critic and critic.ulysses_size != actor.ulysses_size:
+        raise ConfigError(
+            "worker.critic.ulysses_size",
+            f"got {critic.ulysses_size}, but actor and critic work on the same groups, and "
+            f"worker.actor.ulysses_size={actor.ulysses_size}; set {actor.ulysses_size}",
+        )
+    for name, section in (("actor", actor), ("critic", critic if with_critic else None)):
+        if section is not None and actor.ulysses_size > 1 and not section.padding_free:
+            raise ConfigError(
+                f"worker.{name}.padding_free",
+                f"false gives padded rows, which {actor.ulysses_size} ranks cannot share; set true, or "
+                "worker.actor.ulysses_size=1",
+            )
+
+
 def check_batches(config: Config, world_size: int) -> None:
     """Prompts per rollout, per draw, per optimizer step and per pass must fit into each other and onto the ranks."""
     data, actor, n = config.data, config.worker.actor, config.worker.rollout.n
@@ -48,18 +69,21 @@ def check_batches(config: Config, world_size: int) -> None:
             raise ConfigError(key, f"{prompts} prompts cannot be shared out evenly to {world_size} ranks; {cure}")
     _check_update("worker.actor.global_batch_size", data.rollout_batch_size, actor.global_batch_size)
     samples = actor.global_batch_size * n
-    if samples % world_size:
-        cure = f"use global_batch_size={_multiple(actor.global_batch_size, world_size)}"
+    replicas = world_size // actor.ulysses_size  # ranks that share a sequence work on the same samples
+    shared = "" if replicas == world_size else f" of {actor.ulysses_size} that share each sequence"
+    if samples % replicas:
+        cure = f"use global_batch_size={_multiple(actor.global_batch_size, replicas)}"
         message = f"{actor.global_batch_size} prompts x {n} answers = {samples} samples per update"
         raise ConfigError(
-            "worker.actor.global_batch_size", f"{message} cannot be shared out evenly to {world_size} ranks; {cure}"
+            "worker.actor.global_batch_size",
+            f"{message} cannot be shared out evenly to {world_size} ranks{shared}; {cure}",
         )
-    if actor.micro_batch_size_per_device_for_update > samples // world_size:
+    if actor.micro_batch_size_per_device_for_update > samples // replicas:
         raise ConfigError(
             "worker.actor.micro_batch_size_per_device_for_update",
             f"{actor.micro_batch_size_per_device_for_update} samples per pass, but a rank has only "
-            f"{samples // world_size} per update ({samples} samples on {world_size} ranks); "
-            f"set at most {samples // world_size} or raise worker.actor.global_batch_size",
+            f"{samples // replicas} per update ({samples} samples on {world_size} ranks{shared}); "
+            f"set at most {samples // replicas} or raise worker.actor.global_batch_size",
         )
 
 

@@ -70,6 +70,16 @@ class Scored(nn.Module):
         return self.banned.device
 
     @property
+    def root(self) -> "Scored":
+        """The module through which the weights are entered."""
+        return self
+
+    @property
+    def exact(self) -> tuple[nn.Module, ...]:
+        """Parts that keep the type of their weights in computations of low precision."""
+        return ()
+
+    @property
     def saved(self) -> nn.Module:
         """The module whose weights make a checkpoint, under the names that it gives them."""
         return self.model
@@ -184,6 +194,10 @@ class Valued(Scored):
         nn.init.zeros_(self.value_head.weight)
 
     @property
+    def exact(self) -> tuple[nn.Module, ...]:
+        return (self.value_head,)
+
+    @property
     def saved(self) -> nn.Module:
         return self
 
@@ -216,6 +230,10 @@ class Unadapted(Scored):
         super().__init__(policy.model, policy.packed, compute_dtype=policy.compute_dtype)
         self.banned = policy.banned
         self._policy = (policy,)  # in a tuple, so that it does not count as a part of this module
+
+    @property
+    def root(self) -> Scored:
+        return self._policy[0]
 
     def train(self, mode: bool = True) -> "Unadapted":
         """The mode of the policy, too: there is but one module."""

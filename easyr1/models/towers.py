@@ -80,19 +80,15 @@ def deal(sizes: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def why_not_shared(model: PreTrainedModel) -> str | None:
-    """Why every rank computes all pictures, or None: known before the first picture comes."""
+    """Why every rank computes all pictures, or None (also without a tower): known before the first picture comes."""
     tower = vision_tower(model)
-    if tower is None:
-        return "no tower"
-    kind = tower.config.model_type if isinstance(tower, PreTrainedModel) else type(tower).__name__
-    layer = getattr(model.config, "vision_feature_layer", -1)
-    if _takes_grid(tower) or (kind in TILED_TOWERS and layer == -1):
+    if tower is None or GRID in inspect.signature(tower.forward).parameters:
         return None
-    return f"a tower of kind {kind}" + (f" of which layer {layer} is taken" if kind in TILED_TOWERS else "")
-
-
-def _takes_grid(tower: nn.Module) -> bool:
-    return GRID in inspect.signature(tower.forward).parameters
+    kind = tower.config.model_type if isinstance(tower, PreTrainedModel) else type(tower).__name__
+    if kind not in TILED_TOWERS:
+        return f"how a tower of type {kind} takes several of them is not known"
+    layer = getattr(model.config, "vision_feature_layer", -1)
+    return None if layer == -1 else f"features are taken from layer {layer} of the tower"
 
 
 @contextmanager

@@ -1,20 +1,26 @@
 """A cluster of Ray and room on it: an existing one or one started on the spot; a bundle of resources for each node."""
 
+import atexit
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
+import ray.exceptions
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from easyr1.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 Tell = Callable[[str], None]
 
@@ -43,8 +49,11 @@ class Places:
 
 
 @contextmanager
-def connected(places: Places, tell: Tell) -> Iterator[None]:
-    """A cluster: the one that RAY_ADDRESS or `ray start` names, or one that lives as long as this block."""
+def connected(places: Places, tell: Tell, timeline: str | None = None) -> Iterator[None]:
+    """A cluster: the one that RAY_ADDRESS or `ray start` names, or one that lives as long as this block.
+
+    `timeline` is a file for Ray's timeline of all calls.
+    """
     if ray.is_initialized():
         yield
         return
@@ -56,7 +65,9 @@ def connected(places: Places, tell: Tell) -> Iterator[None]:
     try:
         yield
     finally:
-        _shut_down()
+        failed = sys.exc_info()[0] is not None
+        _write_timeline(timeline)
+        _shut_down(failed)
         _restore(handlers)
 
 
@@ -68,7 +79,8 @@ def _connect(places: Places, tell: Tell) -> None:
             f"RAY_ADDRESS={address} is an address of the Ray client; start the run on a node of the cluster (or by "
             "`ray job submit`) with RAY_ADDRESS=auto",
         )
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    # At WARNING Ray tells that it protects a cluster of its own by a token, at each start.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     found = address or _running_here()
     if found and found != "local":
         tell(f"connecting to the Ray cluster at {found}")
@@ -81,6 +93,12 @@ def _connect(places: Places, tell: Tell) -> None:
                 "RAY_ADDRESS and run `ray stop` to let a run on one machine start its own",
             ) from error
         return
+    if places.nodes > 1:
+        raise ConfigError(
+            "trainer.nnodes",
+            f"{places.nodes} nodes need a Ray cluster, and none is found here: run `ray start --head` on this machine "
+            "and `ray start --address=THIS_MACHINE:6379` on the others, or set RAY_ADDRESS (docs/distributed.md)",
+        )
     tell(f"starting Ray for {places.world} ranks on this machine")
     cpus = max(places.world, os.cpu_count() or 1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -117,11 +135,31 @@ def _restore(handlers: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
-def _shut_down() -> None:
+def _write_timeline(file: str | None) -> None:
+    if file is None:
+        return
+    path = Path(file).expanduser().absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ray.timeline(str(path))
+    except (OSError, ray.exceptions.RayError) as error:
+        log.warning("trainer.ray_timeline: %s was not written (%s)", path, error)
+
+
+def _shut_down(failed: bool) -> None:
     """Leave the cluster; a process that cannot be killed may keep Ray waiting, but not us."""
     thread = threading.Thread(target=ray.shutdown, daemon=True)
     thread.start()
     thread.join(SHUTDOWN_TIMEOUT_S)
+    if thread.is_alive():
+        log.warning("Ray does not end; processes of it may be left on this machine")
+        atexit.register(_leave, int(failed))  # called before what Ray registered, which would wait again
+
+
+def _leave(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 @contextmanager

@@ -96,20 +96,23 @@ def open_ray_group(
     folder: Path,
     hang_timeout_s: float,
     tell: Tell = lambda _: None,
+    *,
+    timeline: str | None = None,
     room_timeout_s: float = ROOM_TIMEOUT_S,
 ) -> Iterator[RayGroup]:
     """Ranks that are joined and hold what `make` built on each of them; they end with the block.
 
     `folder` is the run's, and must be one folder for all ranks. Raises ConfigError where there is no room for them,
-    or no such folder; RankError where one fails.
+    or no such folder; RankError where one fails. `timeline` is a file for Ray's timeline of all calls.
     """
-    with connected(places, tell), room(places, tell, room_timeout_s) as reserved:
+    with connected(places, tell, timeline), room(places, tell, room_timeout_s) as reserved:
         actors = [_actor(_seat(rank, places, folder), reserved) for rank in range(places.world)]
         watch = Watch.over(actors, [_seat(rank, places, folder).log for rank in range(places.world)], hang_timeout_s)
         group = RayGroup(watch, places.sequence)
         try:
             _join(group, folder)
             group.call_all("rank.build", ray.cloudpickle.dumps(make))  # pyright: ignore[reportAttributeAccessIssue]
+            watch.starting = False
             yield group
             if watch.failure is None:
                 watch.release(group.start_all("rank.leave"), LEAVE_TIMEOUT_S)

@@ -6,6 +6,7 @@ computed.
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
@@ -23,8 +24,9 @@ from easyr1.cluster.group import Call, Progress
 from easyr1.cluster.parcel import Beat, Outcome, unpack
 from easyr1.cluster.worker import Identity, machine
 
-START_TIMEOUT_S = 300.0  # for the processes of all ranks
+START_TIMEOUT_S = 300.0  # for the processes of all ranks, and at least for each phase of the start
 POLL_S = 0.5
+SILENT_S = 5.0  # a rank that owes an answer for so long is one that cannot give it
 GRACE_S = 3.0  # in which other ranks tell what it was that made the first one fail
 END_TIMEOUT_S = 5.0  # until killed processes are gone
 LOG_LINES = 20  # of a dead rank, in its error
@@ -39,25 +41,33 @@ class Rank:
     identity: Identity
     beat: Beat = field(default_factory=Beat)
     pulse: "Future[Beat] | None" = None  # asked, not yet answered
-    answered: float = 0.0  # when it last answered
+    asked: float = 0.0  # when the last pulse was asked
     progressed: float = 0.0  # when what it says last changed
 
     def __str__(self) -> str:
         one = self.identity
-        return f"rank {one.rank} (node {one.node} {one.address}, pid {one.pid})"
+        return f"{one.name} (node {one.node} {one.address}, pid {one.pid})"
 
     def poll(self, now: float) -> None:
         """Take the answer to the last pulse if it is there, and ask anew."""
         if self.pulse is not None and self.pulse.done():
             if self.pulse.exception() is None:
                 beat = self.pulse.result()
-                self.answered = now
                 if beat.count != self.beat.count:
                     self.progressed = now
                 self.beat = beat
             self.pulse = None
         if self.pulse is None:
-            self.pulse = self.actor.pulse.remote().future()
+            self.pulse, self.asked = self.actor.pulse.remote().future(), now
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process is known to have ended; of other machines only Ray knows."""
+        return self.identity.machine == machine() and not alive(self.identity.pid)
+
+    def silent_s(self, now: float) -> float:
+        """How long it owes an answer."""
+        return 0.0 if self.pulse is None or self.pulse.done() else now - self.asked
 
 
 @dataclass
@@ -67,6 +77,7 @@ class Watch:
     ranks: list[Rank]
     hang_timeout_s: float
     failure: BaseException | None = None
+    starting: bool = True  # imports and models may take longer than any later phase may stand still
 
     @classmethod
     def over(cls, actors: Sequence[Any], logs: Sequence[Path], hang_timeout_s: float) -> "Watch":
@@ -81,6 +92,10 @@ class Watch:
         found = [future.result() for future in futures]
         return cls([Rank(*one) for one in zip(actors, logs, found, strict=True)], hang_timeout_s)
 
+    @property
+    def patience_s(self) -> float:
+        return max(self.hang_timeout_s, START_TIMEOUT_S) if self.starting else self.hang_timeout_s
+
     def check(self) -> None:
         """Raise what went wrong before."""
         if self.failure is not None:
@@ -94,7 +109,7 @@ class Watch:
         futures: list[Future[bytes]] = [ref.future() for ref in refs]
         outcomes: dict[int, Outcome] = {}
         for rank in self.ranks:
-            rank.answered = rank.progressed = time.monotonic()
+            rank.progressed = time.monotonic()
         told = (0, 0)
         while len(outcomes) < len(futures):
             self._collect(method, futures, outcomes, POLL_S)
@@ -102,7 +117,7 @@ class Watch:
             running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
             for rank in running:
                 rank.poll(now)
-            late = [rank for rank in running if now - rank.progressed > self.hang_timeout_s]
+            late = [rank for rank in running if now - rank.progressed > self.patience_s]
             if late:
                 self._fail(RankError(self._hanging(late, method, now)))
             told = self._tell(number, outcomes, each, progress, told)
@@ -133,9 +148,13 @@ class Watch:
         """Unpack what has come; the ranks that died."""
         dead = []
         for index, future in enumerate(futures):
-            if index in outcomes or not future.done():
+            if index in outcomes:
                 continue
-            if future.exception() is not None:
+            if not future.done():
+                # Ray does not see it while a process that the rank has forked holds its connections open.
+                if self.ranks[index].is_gone and not future.done():
+                    dead.append(index)
+            elif future.exception() is not None:
                 dead.append(index)
             else:
                 outcomes[index] = unpack(future.result())
@@ -162,7 +181,7 @@ class Watch:
 
     def _raised(self, index: int, outcome: Outcome, method: str) -> str:
         rank = self.ranks[index]
-        return f"{rank} failed in {method}\n{outcome.trace.rstrip()}\nits log: {rank.log}"
+        return f"{rank} failed in {method}\n{outcome.trace.rstrip()}\nlog: {rank.log}"
 
     def _died(self, dead: Sequence[int], method: str) -> str:
         names = " and ".join(str(self.ranks[index]) for index in dead)
@@ -175,12 +194,13 @@ class Watch:
 
     def _hanging(self, late: Sequence[Rank], method: str, now: float) -> str:
         """The ranks that do not even answer are the cause where there are any: the others may be waiting for them."""
-        silent = [rank for rank in late if now - rank.answered > min(self.hang_timeout_s, 10 * POLL_S)]
-        names = " and ".join(str(rank) for rank in silent or late)
-        what = "and does not answer" if silent else f"and stands at\n{self._stack(late[0])}"
+        silent = [rank for rank in late if rank.silent_s(now) > min(self.patience_s / 2, SILENT_S)]
+        named = silent or late
+        names = " and ".join(str(rank) for rank in named)
+        what = "no answer" if silent else f"{late[0].identity.name} stands at\n{self._stack(late[0])}"
+        limit = f"{self.patience_s:g} s" if self.starting else f"trainer.hang_timeout_s={self.hang_timeout_s:g} s"
         return (
-            f"{names} hangs in {method}: no progress for trainer.hang_timeout_s={self.hang_timeout_s:g} s, {what}\n"
-            f"its log: {(silent or late)[0].log}"
+            f"{names} hang{'s' * (len(named) == 1)} in {method}: no progress for {limit}, {what}\nlog: {named[0].log}"
         )
 
     def _stack(self, rank: Rank) -> str:
@@ -207,9 +227,15 @@ class Watch:
         """Kill all ranks and wait, not for long, until they are gone."""
         for pid in self._near():
             kill(pid)
+        thread = threading.Thread(target=self._kill_by_ray, daemon=True)  # a cluster that is gone may not answer
+        thread.start()
+        thread.join(END_TIMEOUT_S)
+        self._await_end()
+
+    def _kill_by_ray(self) -> None:
+        """On other machines; Ray kills a process there that does not end by itself within about 5 s."""
         for rank in self.ranks:
             ray.kill(rank.actor)
-        self._await_end()
 
     def _await_end(self) -> None:
         end = time.monotonic() + END_TIMEOUT_S
@@ -231,9 +257,12 @@ def kill(pid: int) -> None:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent to take note does not."""
     try:
+        if Path("/proc/self/stat").exists():
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):
         return False
     except PermissionError:  # the number belongs to another user's process by now
         return False

@@ -61,6 +61,10 @@ class Identity:
     pid: int
     address: str
 
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}"
+
 
 class Worker:
     """The actor. Calls come one at a time; `pulse` and `stack` answer meanwhile."""
@@ -199,8 +203,8 @@ def take_over(seat: Seat) -> None:
 
 def leave_terminal() -> None:
     """Ctrl-C and SIGTERM are for the driver, which lets ranks end what they are at."""
-    with suppress(OSError):  # where it leads a group of its own already
-        os.setsid()
+    with suppress(OSError):  # where it leads a session, and so a group, already
+        os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 

@@ -26,12 +26,6 @@ class Feature:
 MISSING: tuple[Feature, ...] = (
     Feature("worker.rollout.name", "the vLLM sampler", lambda c, _: c.worker.rollout.name == "vllm", "set torch"),
     Feature(
-        "worker.actor.ulysses_size",
-        "sequence parallelism",
-        lambda c, _: max(c.worker.actor.ulysses_size, c.worker.critic.ulysses_size) > 1,
-        "set 1 (and worker.critic.ulysses_size)",
-    ),
-    Feature(
         "worker.actor.fsdp.torch_dtype",
         "training of float16 weights",
         lambda c, _: c.worker.actor.fsdp.torch_dtype in ("fp16", "float16"),

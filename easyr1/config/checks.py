@@ -13,6 +13,7 @@ TORCH_ENGINE_KWARGS = ("max_num_seqs",)  # answers decoded together
 def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
     """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
     check_ranks(config, world_size)
+    check_sequence(config, facts)
     check_batches(config, world_size)
     check_sources(config)
     check_rows(config, facts)
@@ -38,6 +39,20 @@ def check_ranks(config: Config, world_size: int) -> None:
         if size > 1 and world_size % size:
             cure = f"set a divisor of {world_size}, such as {_divisor(world_size, size)}"
             raise ConfigError(key, f"{size} ranks each cannot share out {world_size} ranks; {cure}")
+
+
+def check_sequence(config: Config, facts: Facts) -> None:
+    """Ranks that share rows: packed ones."""
+    actor, critic = config.worker.actor, config.worker.critic
+    needs = (facts.estimators or {}).get(config.algorithm.adv_estimator)
+    with_critic = needs is not None and needs.values
+    for name, section in (("actor", actor), ("critic", critic if with_critic else None)):
+        if section is not None and actor.ulysses_size > 1 and not section.padding_free:
+            raise ConfigError(
+                f"worker.{name}.padding_free",
+                f"false gives padded rows, which {actor.ulysses_size} ranks cannot share; set true, or "
+                "worker.actor.ulysses_size=1",
+            )
 
 
 def check_batches(config: Config, world_size: int) -> None:

@@ -29,6 +29,8 @@ from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapter
 from easyr1.models.parallel import Sharding, cast_as, fill, shard, table
 from easyr1.models.ranks import ALONE, Ranks
 from easyr1.models.scored import ModelInputs, Scored, Valued
+from easyr1.models.sequence import check_heads, check_layout
+from easyr1.models.towers import vision_tower, why_not_shared
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +117,7 @@ def _spread(spec: ModelSpec, trainable: bool, kind: type[Scored], ranks: Ranks) 
     """Sharded over `ranks`: rank 0 reads the model into host memory and hands its tensors on one by one, into models
     that were made without any; or each rank reads it, and keeps its part.
     """
+    check_heads(load_model_config(spec), ranks.sequence)
     sharding, device = spec.sharding, torch.device(spec.device)
     reads = ranks.rank == 0 or not sharding.rank0_init
     source = _whole(replace(spec, device="cpu"), trainable, kind) if reads else None
@@ -126,12 +129,22 @@ def _spread(spec: ModelSpec, trainable: bool, kind: type[Scored], ranks: Ranks) 
         root = source
         for parameter in adapter_parameters(root.model).values():  # which are drawn, not read
             torch.distributed.broadcast(parameter.data, 0)
+    _share_rows(root, ranks)
     root.compute_dtype, compute = None, DTYPES[spec.compute_dtype]
     is_mixed = any(parameter.dtype != compute for parameter in root.parameters())
     shard(root, ranks, sharding, compute if is_mixed else None)
     if sharding.rank0_init:
         fill(root, source, device, sharding.cpu_offload)
     return root
+
+
+def _share_rows(root: Scored, ranks: Ranks) -> None:
+    """Let the ranks of a replica share its rows, if there are several. Raises ConfigError where they cannot."""
+    check_layout(root.packed, type(root.model).__name__, ranks.sequence)
+    root.ranks = ranks
+    reason = why_not_shared(root.model)
+    if ranks.sequence > 1 and ranks.rank == 0 and reason is not None:
+        log.warning("each rank computes all pictures of the rows that it shares with others: %s", reason)
 
 
 def _empty(spec: ModelSpec, trainable: bool, kind: type[Scored], found: _Found) -> Scored:
@@ -255,14 +268,6 @@ def freeze_vision_tower(model: PreTrainedModel) -> None:
     if tower is None:
         raise ConfigError("worker.actor.model.freeze_vision_tower", f"{type(model).__name__} has no vision tower")
     tower.requires_grad_(False)
-
-
-def vision_tower(model: PreTrainedModel) -> nn.Module | None:
-    """The module that turns pictures into features, as the model class names it."""
-    if not vision_token_ids(model.config):
-        return None
-    tower = model.get_encoder(modality="image")
-    return None if tower in (model, model.base_model) else tower
 
 
 def layers_without_adapters(model: PreTrainedModel, spec: ModelSpec) -> set[str]:

@@ -99,6 +99,40 @@ def test_the_parts_are_decoder_layers_and_vision_blocks():
     assert blocks(nn.ModuleDict({"a": inside})) == [inside[0][0]]
 
 
+class Odd(nn.Module):
+    """Holds what a model may: buffers that no state dict has, a tensor beside them, a shared weight, odd types."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.ModuleList([nn.Linear(3, 5), nn.Linear(5, 3)])
+        self.head, self.tied = nn.Linear(3, 7, bias=False), nn.Linear(3, 7, bias=False)
+        self.tied.weight = self.head.weight
+        self.register_buffer("hidden", torch.rand(4).double(), persistent=False)
+        self.beside = torch.rand(2)
+        self.layers[1].beside = torch.rand(1).bfloat16()
+
+
+def filled():
+    ranks = join(CPU)
+    source = Odd(0) if ranks.rank == 0 else None
+    with torch.device("meta"):
+        root = Odd(1)
+    parallel.cast_as(root, ranks.gather(table(source) if source else None)[0])
+    parallel.shard(root, ranks, Sharding(), None)
+    parallel.fill(root, source, CPU)
+    assert root.tied.weight is root.head.weight
+    return {name: whole(tensor).detach().clone() for name, tensor in parallel._held(root)}
+
+
+def test_all_that_a_module_holds_is_handed_on():
+    wanted = dict(parallel._held(Odd(0)))
+    for found in on_ranks(3, filled):
+        assert found.keys() == wanted.keys() >= {"hidden", "beside", "layers.1.beside"}
+        for name, tensor in wanted.items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
 def each_reads(spec):
     torch.manual_seed(torch.distributed.get_rank())
     root = build(spec, ranks=join(CPU))
@@ -133,12 +167,7 @@ def test_without_full_sharding_weights_stay_whole_until_they_are_let_go(full_sha
     assert on_ranks(2, kept_whole, spec) == [(not full_shard, True)] * 2
 
 
-def wrong_shape():
-    first, second = nn.Linear(2, 3), nn.Linear(2, 3, bias=False)
-    with pytest.raises(AssertionError):
-        parallel.cast_as(second, table(first))
-
-
 def test_models_of_different_shape_are_not_taken_for_one_another():
-    wrong_shape()
+    with pytest.raises(AssertionError):
+        parallel.cast_as(nn.Linear(2, 3, bias=False), table(nn.Linear(2, 3)))
     assert sharded_parts(nn.Linear(2, 2)) == []

@@ -68,7 +68,9 @@ class RayGroup:
         number = next(self.numbers)
         packed = ray.put(pack(arguments))  # once, however many ranks
         refs = [
-            rank.actor.call.remote(number, method, packed, share, reports_progress, index % each == 0)
+            rank.actor.call.options(name=method).remote(
+                number, method, packed, share, reports_progress, index % each == 0
+            )
             for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
         ]
         return _Remote(self.watch, number, method, refs, each)

@@ -42,16 +42,17 @@ class RayGroup:
         return len(self.watch.ranks) // self.sequence
 
     def start_all(self, method: str, *arguments: Any) -> Call:
-        return self._start(method, [None] * len(self.watch.ranks), arguments, 1, False)
+        return self._start(method, [None] * len(self.watch.ranks), arguments, 1)
 
     def start_sharded(
         self, method: str, shares: Sequence[Any], *arguments: Any, reports_progress: bool = False
     ) -> Call:
+        """As in WorkerGroup, but a method that takes `progress` always gets it: the watch looks at it."""
         if len(shares) != self.num_replicas:
             raise ValueError(f"{len(shares)} shares for {self.num_replicas} replicas")
         parcels = [ray.put(pack(share)) for share in shares]
         given = [parcels[rank // self.sequence] for rank in range(len(self.watch.ranks))]
-        return self._start(method, given, arguments, self.sequence, reports_progress)
+        return self._start(method, given, arguments, self.sequence)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         return self.start_all(method, *arguments).results()
@@ -62,13 +63,13 @@ class RayGroup:
         call = self.start_sharded(method, shares, *arguments, reports_progress=progress is not None)
         return call.results(progress)
 
-    def _start(self, method: str, shares: list[Any], arguments: Any, each: int, reports_progress: bool) -> Call:
+    def _start(self, method: str, shares: list[Any], arguments: Any, each: int) -> Call:
         """`shares`: one for each rank; `each`: of so many ranks only the first one's result counts."""
         self.watch.check()
         number = next(self.numbers)
         packed = ray.put(pack(arguments))  # once, however many ranks
         refs = [
-            rank.actor.call.remote(number, method, packed, share, reports_progress, index % each == 0)
+            rank.actor.call.options(name=method).remote(number, method, packed, share, index % each == 0)
             for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
         ]
         return _Remote(self.watch, number, method, refs, each)

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+import ray
 import torch
 import torch.distributed as dist
 
@@ -42,6 +43,9 @@ class Fake:
 
     def pids(self):
         return os.getpid(), os.getpgrp()
+
+    def node(self):
+        return ray.get_runtime_context().get_node_id(), dist.get_rank()
 
     def die(self, rank):
         if dist.get_rank() == rank:

@@ -4,7 +4,9 @@ Knows neither engines nor what is computed. The ranks of a replica follow one an
 """
 
 import os
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,6 +90,25 @@ class _Remote:
     def results(self, progress: Progress | None = None) -> list[Any]:
         found = self.watch.wait(self.number, self.method, self.refs, self.each, progress)
         return found[:: self.each]
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Signals that stop a run wait until the block is through, whichever thread they reach."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager

@@ -38,8 +38,21 @@ class Ranks:
         dist.all_gather_object(found, value)
         return found
 
+    def gather_peers(self, value: Any) -> list[Any]:
+        """A value of each rank that shares this one's sequences, in order. All of them call it."""
+        if self.sequence_group is None:
+            return [value]
+        found: list[Any] = [None] * self.sequence
+        dist.all_gather_object(found, value, group=self.sequence_group)
+        return found
+
 
 ALONE = Ranks()
+
+
+def writes() -> bool:
+    """Whether this process writes what the ranks write but once: rank 0, and a process that is alone."""
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def join(device: torch.device, fsdp_size: int = -1, sequence: int = 1) -> Ranks:

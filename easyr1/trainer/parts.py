@@ -2,22 +2,26 @@
 
 from dataclasses import replace
 
+import torch
+
 from easyr1.algorithms.losses import Clip
-from easyr1.algorithms.needs import FULL_KL, NEEDS
+from easyr1.algorithms.needs import FULL_KL
 from easyr1.config.plan import Plan
 from easyr1.config.resolve import computed_in, full_dtype
-from easyr1.config.schema import ActorConfig, Config, CriticConfig, LoraConfig, OptimConfig
+from easyr1.config.schema import ActorConfig, Config, CriticConfig, FsdpConfig, LoraConfig, OptimConfig
 from easyr1.engines.objective import PolicyObjective, ValueObjective
 from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, MediaInputs
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.train import TorchTrain
-from easyr1.models.build import ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.build import DTYPES, ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.copies import blank_copy
 from easyr1.models.lora import LoraSpec
+from easyr1.models.parallel import Sharding
+from easyr1.models.ranks import Ranks, join
 from easyr1.models.scored import Scored, Unadapted
 from easyr1.trainer.collect import Filter
-from easyr1.trainer.learner import Learner
 
 
 def model_spec(config: Config, plan: Plan) -> ModelSpec:
@@ -34,7 +38,20 @@ def model_spec(config: Config, plan: Plan) -> ModelSpec:
         freeze_vision_tower=model.freeze_vision_tower,
         gradient_checkpointing=model.enable_gradient_checkpointing,
         lora=lora_spec(model.lora, "actor"),
+        sharding=sharding(config.worker.actor.fsdp),
     )
+
+
+def sharding(fsdp: FsdpConfig) -> Sharding:
+    """How a model is spread over ranks."""
+    reduce_dtype = full_dtype(fsdp.mp_reduce_dtype)
+    assert reduce_dtype is not None
+    return Sharding(DTYPES[reduce_dtype], fsdp.enable_full_shard, fsdp.enable_cpu_offload, fsdp.enable_rank0_init)
+
+
+def join_ranks(config: Config, plan: Plan, fsdp: FsdpConfig) -> Ranks:
+    """The ranks that one model is spread over; all of them call it. ALONE where there is one."""
+    return join(torch.device(plan.device or "cpu"), fsdp.fsdp_size, config.worker.actor.ulysses_size)
 
 
 def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
@@ -45,19 +62,30 @@ def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
     return LoraSpec(lora.rank, lora.alpha, lora.target_modules, lora.exclude_modules, lora.dropout, key)
 
 
-def actor_learner(
-    config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None
-) -> Learner:
+def actor_engine(
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None, ranks: Ranks
+) -> TorchTrain:
     """The policy, trained; the whole KL is measured beside the reference."""
     actor = config.worker.actor
     scored.entropy_gradient = actor.entropy_coef > 0
-    optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
     score_budget, update_budget = budgets(config, actor, "actor")
     objective = policy_objective(config, plan)
     temperature = config.worker.rollout.temperature
     against = reference.scored if reference is not None and config.algorithm.kl_penalty == FULL_KL else None
-    engine = TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim, against)
-    return Learner("actor", engine, optim, actor.global_batch_size, actor.ppo_epochs)
+    optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
+    return TorchTrain(
+        scored,
+        media,
+        temperature,
+        score_budget,
+        update_budget,
+        objective,
+        optim,
+        against,
+        ranks=ranks,
+        seed=config.data.seed,
+        reduce_each_micro_batch=actor.fsdp.reduce_each_micro_batch,
+    )
 
 
 def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
@@ -82,12 +110,10 @@ def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
     )
 
 
-def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | None:
-    """A value model for the estimators that need one; its weights are the actor's unless it names others."""
-    if not NEEDS[config.algorithm.adv_estimator].values:
-        return None
+def critic_spec(config: Config, plan: Plan) -> ModelSpec:
+    """The value model of estimators that need one; its weights are the actor's unless it names others."""
     critic = config.worker.critic
-    spec = replace(
+    return replace(
         model_spec(config, plan),
         path=str(critic.model.model_path or config.worker.actor.model.model_path),
         param_dtype=full_dtype(critic.fsdp.torch_dtype) or "float32",
@@ -98,34 +124,60 @@ def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | 
         freeze_vision_tower=critic.model.freeze_vision_tower,
         gradient_checkpointing=critic.model.enable_gradient_checkpointing,
         lora=lora_spec(critic.model.lora, "critic"),
+        sharding=sharding(critic.fsdp),
     )
-    optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
+
+
+def critic_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain:
+    """The value model, trained."""
+    critic = config.worker.critic
     score_budget, update_budget = budgets(config, critic, "critic")
     objective = ValueObjective(critic.loss_avg_mode, critic.cliprange_value)
-    engine = TorchTrain(build_critic(spec), media, 1.0, score_budget, update_budget, objective, optim)
-    return Learner("critic", engine, optim, critic.global_batch_size, critic.ppo_epochs)
+    ranks = join_ranks(config, plan, critic.fsdp)
+    scored = build_critic(critic_spec(config, plan), ranks)
+    optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
+    return TorchTrain(
+        scored,
+        media,
+        1.0,
+        score_budget,
+        update_budget,
+        objective,
+        optim,
+        ranks=ranks,
+        seed=config.data.seed,
+        reduce_each_micro_batch=critic.fsdp.reduce_each_micro_batch,
+    )
 
 
-def reference_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchTrain | None:
-    """The model that training starts from, frozen: a copy, or the policy without its adapters; None without KL."""
+def reference_engine(
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks
+) -> TorchTrain | None:
+    """The model that training starts from, frozen: a copy, or the policy without its adapters; None without KL.
+
+    `scored` is the policy, on `ranks`.
+    """
     if not plan.needs_reference:
         return None
     spec = model_spec(config, plan)
     if spec.lora is not None:
         frozen = Unadapted(scored)
     else:
+        fsdp = config.worker.ref.fsdp
+        ranks = join_ranks(config, plan, fsdp)
         dtype = plan.reference_dtype or plan.param_dtype
-        frozen = build(replace(spec, param_dtype=dtype, compute_dtype=dtype), trainable=False)
+        spec = replace(spec, param_dtype=dtype, compute_dtype=dtype, sharding=sharding(fsdp))
+        frozen = build(spec, trainable=False, ranks=ranks)
     score_budget, _ = budgets(config, config.worker.actor, "actor")
-    return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget)
+    return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget, ranks=ranks)
 
 
-def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchRollout:
-    """The sampler, which shares the policy's module."""
+def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> TorchRollout:
+    """The sampler, which shares the policy's module where that is whole, and else has a copy to be fed."""
     spec = model_spec(config, plan)
     rollout = config.worker.rollout
     return TorchRollout(
-        scored,
+        scored if ranks.mesh is None else blank_copy(scored, spec),
         media,
         stop_ids(spec, load_model_config(spec)),
         max_num_batched_tokens=rollout.max_num_batched_tokens,

@@ -16,6 +16,7 @@ from easyr1.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 OURS = {
     "trainer.device": "auto",
+    "trainer.hang_timeout_s": 1800,
     "data.train_weights": None,
     "data.max_video_frames": 768,
     "data.on_bad_media": "stop",
@@ -25,6 +26,7 @@ OURS = {
     "worker.rollout.correction_cap": 2.0,
     "worker.actor.entropy_coef": 0.0,
     "worker.actor.old_log_probs": "auto",
+    **{f"worker.{model}.fsdp.reduce_each_micro_batch": False for model in ("actor", "ref", "critic")},
     "worker.actor.model.lora.dropout": 0.0,
     "worker.critic.model.lora.dropout": 0.0,
     "algorithm.overlong_buffer_length": 0,

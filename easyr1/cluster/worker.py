@@ -100,7 +100,7 @@ class Worker:
         finally:
             self._happened(method="")
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse", enable_task_events=False)
     def pulse(self) -> Beat:
         return self.beat
 

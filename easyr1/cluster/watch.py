@@ -111,17 +111,27 @@ class Watch:
         for rank in self.ranks:
             rank.progressed = time.monotonic()
         told = (0, 0)
-        while len(outcomes) < len(futures):
-            self._collect(method, futures, outcomes, POLL_S)
-            now = time.monotonic()
-            running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
-            for rank in running:
-                rank.poll(now)
-            late = [rank for rank in running if now - rank.progressed > self.patience_s]
-            if late:
-                self._fail(RankError(self._hanging(late, method, now)))
-            told = self._tell(number, outcomes, each, progress, told)
+        try:
+            while len(outcomes) < len(futures):
+                self._collect(method, futures, outcomes, POLL_S)
+                self._look(method, outcomes)
+                told = self._tell(number, outcomes, each, progress, told)
+        except BaseException:
+            if self.failure is None:  # a signal: who catches it may want the ranks for something else
+                for rank in self.ranks:
+                    rank.actor.drop.remote(number)
+            raise
         return [outcomes[index].value for index in range(len(futures))]
+
+    def _look(self, method: str, outcomes: dict[int, Outcome]) -> None:
+        """Ask those that still compute, and end the run where one makes no progress."""
+        now = time.monotonic()
+        running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
+        for rank in running:
+            rank.poll(now)
+        late = [rank for rank in running if now - rank.progressed > self.patience_s]
+        if late:
+            self._fail(RankError(self._hanging(late, method, now)))
 
     def _collect(
         self, method: str, futures: Sequence["Future[bytes]"], outcomes: dict[int, Outcome], timeout_s: float

@@ -142,7 +142,8 @@ def _handlers() -> dict[int, Any]:
 
 def _restore(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        if handler is not None:  # None: not Python's
+            signal.signal(number, handler)
 
 
 def _write_timeline(file: str | None) -> None:

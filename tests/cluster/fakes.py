@@ -16,6 +16,7 @@ SEEN_AT_IMPORT = dict(os.environ)
 
 class Fake:
     closed_in = None
+    droppable = ("go_on",)
 
     def add(self, number):
         total = torch.tensor([float(number)])

@@ -125,7 +125,7 @@ def test_adapters_and_their_reference_are_the_same_on_two_ranks(with_pictures):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ("adamw", "adamw_bf16"))
+@pytest.mark.parametrize("strategy", (pytest.param("adamw", marks=pytest.mark.slow), "adamw_bf16"))
 def test_bfloat16_weights_move_alike(with_pictures, strategy):
     spec = replace(with_pictures.spec, param_dtype="bfloat16", compute_dtype="bfloat16")
     optim = OptimSpec(strategy=strategy, lr=1e-3, max_grad_norm=1e9)

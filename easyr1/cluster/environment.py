@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 PREFIXES = (
     "EASYR1_",
+    "FI_",
     "GLOO_",
     "HF_",
     "HUGGINGFACE_",
@@ -15,13 +16,20 @@ PREFIXES = (
     "OMP_",
     "SWANLAB_",
     "TENSORBOARD_",
+    "TORCHINDUCTOR_",
     "TORCH_NCCL_",
     "TRANSFORMERS_",
+    "TRITON_",
+    "UCX_",
     "VLLM_",
     "WANDB_",
 )
 NAMES = (
     "USE_MODELSCOPE_HUB",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "TOKENIZERS_PARALLELISM",

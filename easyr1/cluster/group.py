@@ -39,6 +39,10 @@ class WorkerGroup(Protocol):
         """
         ...
 
+    def check(self) -> None:
+        """Raise what is wrong with a rank, as far as it is known while no call is on its way."""
+        ...
+
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         """The results of `start_all`."""
         ...
@@ -70,6 +74,9 @@ class LocalGroup:
             return self._method(method)(share, *arguments, **keywords)
 
         return _Local(call)
+
+    def check(self) -> None:
+        """Who asks is here."""
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         return self.start_all(method, *arguments).results()

@@ -28,6 +28,8 @@ ROOM_TIMEOUT_S = 60.0  # for nodes that join late, and for resources that others
 PORT_TIMEOUT_S = 5.0
 TIMELINE_WAIT_S = 2.0  # processes tell what they did once a second
 SHUTDOWN_TIMEOUT_S = 20.0
+ROOM_END_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ def connected(places: Places, tell: Tell, timeline: str | None = None) -> Iterat
     try:
         yield
     finally:
-        failed = sys.exc_info()[0] is not None
+        status = _status(sys.exc_info()[1])
         _write_timeline(timeline)
-        _shut_down(failed)
+        _shut_down(status)
         _restore(handlers)
 
 
@@ -89,8 +91,8 @@ def _connect(places: Places, tell: Tell) -> None:
         try:
             _check_port(found)
             # Ray takes the token of this machine to the cluster that it noted itself, and to no other.
-            ray.init(address=address or None, **options)
-        except (ConnectionError, OSError) as error:
+            _init_within(CONNECT_TIMEOUT_S, address=address or None, **options)
+        except (ray.exceptions.RayError, OSError, RuntimeError) as error:
             raise ConfigError(
                 "trainer.nnodes",
                 f"no Ray cluster answers at {found} ({first_line(error)}); start one with `ray start --head`, or "
@@ -108,6 +110,25 @@ def _connect(places: Places, tell: Tell) -> None:
     cpus = max(places.world, os.cpu_count() or 1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
+
+
+def _init_within(limit_s: float, **options: Any) -> None:
+    """ray.init, which by itself would try for ever where something else listens. Raises what it raised, or OSError."""
+    raised: list[BaseException] = []
+
+    def init() -> None:
+        try:
+            ray.init(**options)
+        except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=init, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if raised:
+        raise raised[0]
+    if thread.is_alive():
+        raise OSError(f"no answer within {limit_s:g} s")
 
 
 def _noted_here() -> str | None:
@@ -159,14 +180,33 @@ def _write_timeline(file: str | None) -> None:
         log.warning("trainer.ray_timeline: %s was not written (%s)", path, error)
 
 
-def _shut_down(failed: bool) -> None:
+def _shut_down(status: int) -> None:
     """Leave the cluster; a process that cannot be killed may keep Ray waiting, but not us."""
-    thread = threading.Thread(target=ray.shutdown, daemon=True)
-    thread.start()
-    thread.join(SHUTDOWN_TIMEOUT_S)
-    if thread.is_alive():
+    if not _within(ray.shutdown, SHUTDOWN_TIMEOUT_S):
         log.warning("Ray does not end; processes of it may be left on this machine")
-        atexit.register(_leave, int(failed))  # called before what Ray registered, which would wait again
+        atexit.register(_leave, status)  # called before what Ray registered, which would wait again
+
+
+def _within(work: Callable[[], object], limit_s: float) -> bool:
+    """Whether `work` has ended in time; what it raises is told in the log. A cluster that is gone may not answer."""
+
+    def quietly() -> None:
+        try:
+            work()
+        except (ray.exceptions.RayError, OSError, RuntimeError) as error:
+            log.warning("Ray: %s", first_line(error))
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()
+
+
+def _status(error: BaseException | None) -> int:
+    """What the command is going to end with."""
+    if isinstance(error, ConfigError):
+        return 2
+    return getattr(error, "exit_status", int(error is not None))
 
 
 def _leave(status: int) -> None:
@@ -186,7 +226,7 @@ def room(places: Places, tell: Tell, timeout_s: float = ROOM_TIMEOUT_S) -> Itera
         _await(group, places, tell, timeout_s)
         yield group
     finally:
-        remove_placement_group(group)
+        _within(lambda: remove_placement_group(group), ROOM_END_TIMEOUT_S)
 
 
 def _check_totals(places: Places, tell: Tell, timeout_s: float) -> None:

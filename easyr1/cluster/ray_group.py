@@ -3,6 +3,7 @@
 Knows neither engines nor what is computed. The ranks of a replica follow one another and get the same share.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -23,9 +24,11 @@ from easyr1.cluster.environment import travelling
 from easyr1.cluster.group import Call, Make, Progress
 from easyr1.cluster.parcel import pack
 from easyr1.cluster.place import ROOM_TIMEOUT_S, Places, Tell, connected, room
-from easyr1.cluster.watch import Rank, Watch
+from easyr1.cluster.watch import START_TIMEOUT_S, Rank, Watch
 from easyr1.cluster.worker import Seat, Worker
 from easyr1.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 TOKEN_WAIT_S = 10.0
 LEAVE_TIMEOUT_S = 10.0
@@ -56,6 +59,9 @@ class RayGroup:
         given = [parcels[rank // self.sequence] for rank in range(len(self.watch.ranks))]
         return self._start(method, given, arguments, self.sequence)
 
+    def check(self) -> None:
+        self.watch.check()
+
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         return self.start_all(method, *arguments).results()
 
@@ -70,10 +76,15 @@ class RayGroup:
         self.watch.check()
         number = next(self.numbers)
         packed = ray.put(pack(arguments))  # once, however many ranks
-        refs = [
-            rank.actor.call.options(name=method).remote(number, method, packed, share, index % each == 0)
-            for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
-        ]
+        try:
+            with undivided():  # a call that reached some ranks only would leave them waiting for the others
+                refs = [
+                    rank.actor.call.options(name=method).remote(number, method, packed, share, index % each == 0)
+                    for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
+                ]
+        except BaseException:
+            self.watch.drop(number)
+            raise
         return _Remote(self.watch, number, method, refs, each)
 
 
@@ -133,20 +144,23 @@ def open_ray_group(
         group = RayGroup(watch, places.sequence)
         try:
             _join(group, folder)
-            group.call_all("rank.build", ray.cloudpickle.dumps(make))  # pyright: ignore[reportAttributeAccessIssue]
-            watch.starting = False
+            watch.start_s = max(hang_timeout_s, START_TIMEOUT_S)  # large models take long to read
+            (told, *_) = group.call_all("rank.build", ray.cloudpickle.dumps(make))  # pyright: ignore[reportAttributeAccessIssue]
+            for message in told:
+                log.warning("%s", message)
+            watch.start_s = None
             yield group
             if watch.failure is None:
                 watch.release(group.start_all("rank.leave"), LEAVE_TIMEOUT_S)
         finally:
-            watch.end_all()
+            if watch.failure is None:  # else they are dead already
+                watch.end_all()
 
 
 def _seat(rank: int, places: Places, folder: Path) -> Seat:
     return Seat(
         rank=rank,
         world=places.world,
-        local=rank % places.ranks_per_node,
         ranks_per_node=places.ranks_per_node,
         device=places.device,
         folder=str(folder.absolute()),
@@ -166,7 +180,7 @@ def _actor(seat: Seat, reserved: PlacementGroup) -> Any:
         scheduling_strategy=PlacementGroupSchedulingStrategy(
             reserved, placement_group_bundle_index=seat.rank // seat.ranks_per_node
         ),
-    ).remote(seat)
+    ).remote(ray.put(seat))  # what it holds of the environment is nobody's to see in a list of actors
 
 
 def _join(group: RayGroup, folder: Path) -> None:

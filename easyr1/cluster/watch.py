@@ -24,12 +24,16 @@ from easyr1.cluster.group import Call, Progress
 from easyr1.cluster.parcel import Beat, Outcome, unpack
 from easyr1.cluster.worker import Identity, machine
 
-START_TIMEOUT_S = 300.0  # for the processes of all ranks, and at least for each phase of the start
+START_TIMEOUT_S = 300.0  # for the processes of all ranks, and for each phase of the start; models may take longer
 POLL_S = 0.5
 SILENT_S = 5.0  # a rank that owes an answer for so long is one that cannot give it
 GRACE_S = 3.0  # in which other ranks tell what it was that made the first one fail
 END_TIMEOUT_S = 5.0  # until killed processes are gone
 LOG_LINES = 20  # of a dead rank, in its error
+NETWORK = (
+    "ranks on several machines must reach one another by network: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the "
+    "interface (docs/distributed.md)"
+)
 
 
 @dataclass
@@ -78,7 +82,8 @@ class Watch:
     ranks: list[Rank]
     hang_timeout_s: float
     failure: BaseException | None = None
-    starting: bool = True  # imports and models may take longer than any later phase may stand still
+    start_s: float | None = START_TIMEOUT_S  # in place of hang_timeout_s while ranks start
+    looked: float = 0.0  # when the ranks were last asked
 
     @classmethod
     def over(cls, actors: Sequence[Any], logs: Sequence[Path], hang_timeout_s: float) -> "Watch":
@@ -98,12 +103,19 @@ class Watch:
 
     @property
     def patience_s(self) -> float:
-        return max(self.hang_timeout_s, START_TIMEOUT_S) if self.starting else self.hang_timeout_s
+        return self.hang_timeout_s if self.start_s is None else self.start_s
 
     def check(self) -> None:
-        """Raise what went wrong before."""
+        """Raise what went wrong before, or since the last call."""
         if self.failure is not None:
             raise self.failure
+        if dead := [index for index, rank in enumerate(self.ranks) if rank.is_gone]:
+            self._fail(RankError(self._died(dead, "between two calls")))
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for this call any more."""
+        for rank in self.ranks:
+            rank.actor.drop.remote(number)
 
     def wait(
         self, number: int, method: str, refs: Sequence[Any], each: int, progress: Progress | None = None
@@ -112,8 +124,9 @@ class Watch:
         self.check()
         futures: list[Future[bytes]] = [ref.future() for ref in refs]
         outcomes: dict[int, Outcome] = {}
+        self.looked = time.monotonic()
         for rank in self.ranks:
-            rank.progressed = time.monotonic()
+            rank.progressed = self.looked
         told = (0, 0)
         try:
             while len(outcomes) < len(futures):
@@ -122,8 +135,7 @@ class Watch:
                 told = self._tell(number, outcomes, each, progress, told)
         except BaseException:
             if self.failure is None:  # a signal: who catches it may want the ranks for something else
-                for rank in self.ranks:
-                    rank.actor.drop.remote(number)
+                self.drop(number)
             raise
         return [outcomes[index].value for index in range(len(futures))]
 
@@ -133,8 +145,13 @@ class Watch:
         running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
         for rank in running:
             rank.poll(now)
+        if now - self.looked > 2 * SILENT_S:  # this process itself stood still
+            for rank in running:
+                rank.progressed += now - self.looked
+        self.looked = now
         late = [rank for rank in running if now - rank.progressed > self.patience_s]
-        if late:
+        # One that waits for others makes no progress; those that it waits for may.
+        if late and (len(late) == len(running) or any(rank.silent_s(now) > self.patience_s for rank in late)):
             self._fail(RankError(self._hanging(late, method, now)))
 
     def _collect(
@@ -154,7 +171,7 @@ class Watch:
             wait_for([one for index, one in enumerate(futures) if index not in outcomes], 0.2, FIRST_COMPLETED)
             dead = self._take(futures, outcomes)
         if dead:
-            self._fail(RankError(self._died(dead, method)))
+            self._fail(RankError(self._died(dead, f"in {method}", futures[dead[0]])))
         first = min(failed, key=lambda index: outcomes[index].moment)
         self._fail(outcomes[first].for_user or RankError(self._raised(first, outcomes[first], method)))
 
@@ -197,13 +214,14 @@ class Watch:
         rank = self.ranks[index]
         return f"{rank} failed in {method}\n{outcome.trace.rstrip()}\nlog: {rank.log}"
 
-    def _died(self, dead: Sequence[int], method: str) -> str:
+    def _died(self, dead: Sequence[int], when: str, future: "Future[bytes] | None" = None) -> str:
         names = " and ".join(str(self.ranks[index]) for index in dead)
         rank = self.ranks[dead[0]]
-        last = _last_lines(rank)
+        error = future.exception() if future is not None and future.done() else None
+        ray_says = f"Ray says: {' '.join(str(error).split())}\n" if error is not None else ""
         return (
-            f"{names} died in {method}: killed from outside (perhaps for memory: see the system's log) or crashed\n"
-            f"the last lines of its log, {rank.log}:\n{last}"
+            f"{names} died {when}: killed from outside (perhaps for memory: see the system's log) or crashed\n"
+            f"{ray_says}the last lines of its log, {rank.log}:\n{_last_lines(rank)}"
         )
 
     def _hanging(self, late: Sequence[Rank], method: str, now: float) -> str:
@@ -212,9 +230,11 @@ class Watch:
         named = silent or late
         names = " and ".join(str(rank) for rank in named)
         what = "no answer" if silent else f"{late[0].identity.name} stands at\n{self._stack(late[0])}"
-        limit = f"{self.patience_s:g} s" if self.starting else f"trainer.hang_timeout_s={self.hang_timeout_s:g} s"
+        limit = f"{self.patience_s:g} s" if self.start_s else f"trainer.hang_timeout_s={self.hang_timeout_s:g} s"
+        hint = f"\n{NETWORK}" if method == "rank.join" else ""
         return (
-            f"{names} hang{'s' * (len(named) == 1)} in {method}: no progress for {limit}, {what}\nlog: {named[0].log}"
+            f"{names} hang{'s' * (len(named) == 1)} in {method}: no progress for {limit}, {what}{hint}\n"
+            f"log: {named[0].log}"
         )
 
     def _stack(self, rank: Rank) -> str:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -39,11 +39,10 @@ class Seat:
 
     rank: int
     world: int
-    local: int  # among the ranks of its node
     ranks_per_node: int
     device: str  # "cpu" or "cuda"
     folder: str  # of the run
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     path: tuple[str, ...]  # where the driver's Python looks for modules
     directory: str  # where the driver works
 
@@ -69,6 +68,17 @@ class Identity:
 
 class Dropped(BaseException):
     """Ends a call whose results nobody waits for any more."""
+
+
+class Heard(logging.Handler):
+    """Remembers warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
 
 
 class Worker:
@@ -149,15 +159,21 @@ class Worker:
         backend = "gloo"
         if seat.device == "cuda":
             # Ray shows a rank its own GPU only, unless it was told not to.
-            torch.cuda.set_device(0 if torch.cuda.device_count() == 1 else seat.local)
+            torch.cuda.set_device(0 if torch.cuda.device_count() == 1 else int(ray.get_gpu_ids()[0]))
             backend = "cpu:gloo,cuda:nccl"
         dist.init_process_group(
             backend, store=self.store, rank=seat.rank, world_size=seat.world, timeout=COLLECTIVE_TIMEOUT
         )
 
-    def build(self, make: bytes) -> None:
-        """Build the engines."""
-        self.engines.update(pickle.loads(make)())
+    def build(self, make: bytes) -> list[str]:
+        """Build the engines. Returns what this package warned of meanwhile, which the log holds, too."""
+        heard = Heard()
+        logging.getLogger("easyr1").addHandler(heard)
+        try:
+            self.engines.update(pickle.loads(make)())
+        finally:
+            logging.getLogger("easyr1").removeHandler(heard)
+        return heard.messages
 
     def leave(self) -> None:
         """Close what wants to be closed."""

@@ -27,6 +27,5 @@ def machine_facts(facts: Facts) -> Facts:
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return replace(
-        facts, device="cuda" if gpus else "cpu", num_devices=gpus, cluster=bool(os.environ.get("RAY_ADDRESS"))
-    )
+    cluster = os.environ.get("RAY_ADDRESS", "") not in ("", "local")
+    return replace(facts, device="cuda" if gpus else "cpu", num_devices=gpus, cluster=cluster)

@@ -13,6 +13,7 @@ from easyr1.cluster.place import Places
 from easyr1.cluster.ray_group import open_ray_group
 from easyr1.cluster.watch import alive
 from easyr1.errors import ConfigError, DataError
+from easyr1.trainer.stop import Stopped, StopSignals
 
 
 @contextmanager
@@ -54,9 +55,38 @@ def test_a_killed_rank_ends_the_run_and_is_named(cluster, tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_was_killed_between_calls_is_found_by_the_next(cluster, tmp_path):
     with two_ranks(tmp_path) as ranks:
-        os.kill(ranks.watch.ranks[0].identity.pid, signal.SIGKILL)
-        with pytest.raises(RankError, match=r"(?s)rank 0 .* died in fake.add"):
+        pid = ranks.watch.ranks[0].identity.pid
+        ranks.check()
+        os.kill(pid, signal.SIGKILL)
+        while alive(pid):
+            time.sleep(0.02)
+        with pytest.raises(RankError, match=r"(?s)rank 0 .* died between two calls"):
+            ranks.check()
+        with pytest.raises(RankError, match="between two calls"):
             ranks.call_all("fake.add", 1)
+
+
+@pytest.mark.slow
+def test_a_signal_never_divides_a_call(cluster, tmp_path):
+    """It comes when one rank has the call and the other has not: both must get it, or the one waits for ever."""
+
+    class Between:
+        def __init__(self, actor):
+            self.actor = actor
+
+        def __getattr__(self, name):
+            if name == "call":
+                signal.raise_signal(signal.SIGTERM)
+            return getattr(self.actor, name)
+
+    with two_ranks(tmp_path, hang_timeout_s=15) as ranks:
+        second = ranks.watch.ranks[1]
+        actor, second.actor = second.actor, Between(second.actor)
+        with StopSignals() as stop:
+            with pytest.raises(Stopped), stop.at_once():
+                ranks.call_all("fake.add", 100)
+            second.actor = actor
+            assert ranks.call_all("fake.add", 3) == [(0, 6.0), (1, 6.0)]
 
 
 @pytest.mark.slow

@@ -1,0 +1,342 @@
+"""Sampling with vLLM, in the trainer's own process: tokens and processed pictures in, answers and log-probs out.
+
+The one door to vllm, which is imported when an engine is built. Prompts go in as the trainer's token ids and its own
+pixel tensors, so nothing is tokenised or resized a second time. Does not know rewards, text or optimizers.
+"""
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from easyr1 import seeding
+from easyr1.batch import Completion, Prompt
+from easyr1.engines.pack import MediaInputs
+from easyr1.engines.protocols import Progress, Sampling
+from easyr1.engines.vllm_settings import VllmSettings, arguments, check_version, installed_version, set_environment
+from easyr1.errors import ConfigError, DataError, first_line
+
+PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+BANNED = "easyr1_banned_ids"  # name in vLLM's additional_config
+LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Vision:
+    """How pictures lie in prompts: the id that each of their tokens has, patches along the side of one."""
+
+    token: int
+    merge_size: int
+
+
+class VllmRollout:
+    """A RolloutEngine with weights of its own, given by `load`; before that, those of the model's folder.
+
+    `banned` ids are never drawn. A call that is given up leaves the engine ready for the next one.
+    """
+
+    def __init__(
+        self,
+        settings: VllmSettings,
+        media: MediaInputs,
+        stop_ids: Iterable[int],
+        banned: Iterable[int] = (),
+        vision: Vision | None = None,
+        llm: Any = None,  # for tests of the order of calls
+    ) -> None:
+        self.settings = settings
+        self.media = media
+        self.stop_ids = sorted(stop_ids)
+        self.vision = vision
+        self.version = 0
+        self.asleep = False
+        self.llm = start(settings, sorted(banned)) if llm is None else llm
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """For each prompt its `sampling.n` answers. DataError for a prompt that vLLM cannot take."""
+        assert not self.asleep, "the sampler rests; it must be given weights first"
+        if not prompts:
+            return []
+        call = _Call(self, prompts, sampling, progress)
+        with _own_random_numbers(sampling.seed, prompts[0]):
+            try:
+                call.ask()
+                call.finish()
+            except BaseException:  # Stopped, above all
+                call.give_up()
+                raise
+        return call.answers
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Take new weights, one tensor after the other, and forget all that was computed with the old ones."""
+        if self.asleep:
+            self.llm.wake_up(tags=["weights"])
+        with _signals_held_back():
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _some(weights)})
+            self._forget()
+        if self.asleep:
+            self.llm.wake_up(tags=["kv_cache"])
+            self.asleep = False
+        self.version = version
+
+    def rest(self) -> None:
+        """No answers are wanted until the next `load`: give the memory of weights and caches to the trainer."""
+        if self.settings.sleeps and not self.asleep:
+            self.llm.sleep(level=2)
+            self.asleep = True
+
+    def _forget(self) -> None:
+        """Keys and values of prompts, processed pictures, and features that the old vision tower made of them."""
+        engine = self.llm.llm_engine
+        self.llm.reset_prefix_cache()
+        engine.reset_mm_cache()
+        engine.reset_encoder_cache()
+
+
+@dataclass
+class _Call:
+    """One call of `generate`: the answers on their way and those that are there."""
+
+    rollout: VllmRollout
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    progress: Progress | None
+    waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # name of a request -> (prompt, answer)
+    answers: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Any:
+        return self.rollout.llm.llm_engine
+
+    def ask(self) -> None:
+        """One request for each answer; those of a group find their prompt in the prefix cache."""
+        self.answers = [[None] * self.sampling.n for _ in self.prompts]
+        for index, prompt in enumerate(self.prompts):
+            wanted = engine_input(prompt, self.rollout)
+            for number in range(self.sampling.n):
+                name = f"{index}-{number}"
+                self.waiting[name] = (index, number)
+                self._add(name, wanted, prompt, number)
+
+    def _add(self, name: str, wanted: Any, prompt: Prompt, number: int) -> None:
+        params = sampling_params(self.sampling, self.rollout.stop_ids, self._seed(prompt, number))
+        try:
+            self.engine.add_request(name, wanted, params)
+        except ValueError as error:
+            raise DataError(f"row {prompt.row}: vLLM does not take the prompt ({first_line(error)})") from error
+
+    def _seed(self, prompt: Prompt, number: int) -> int | None:
+        if not self.rollout.settings.seed_answers:
+            return None
+        place = (prompt.epoch, prompt.index, prompt.attempt, number)
+        return int(seeding.generator(self.sampling.seed, *place).integers(LARGEST_SEED))
+
+    def finish(self) -> None:
+        """Step until every answer is there. A signal is heeded between two steps."""
+        while self.waiting:
+            with _signals_held_back():
+                outputs = self.engine.step()
+            for output in outputs:
+                if output.finished:
+                    self._take(*self.waiting.pop(output.request_id), output)
+
+    def _take(self, index: int, number: int, output: Any) -> None:
+        prompt, (answer,) = self.prompts[index], output.outputs
+        if len(output.prompt_token_ids) != len(prompt.ids):
+            raise DataError(
+                f"row {prompt.row}: the trainer's prompt has {len(prompt.ids)} tokens, "
+                f"vLLM's {len(output.prompt_token_ids)}"
+            )
+        assert len(answer.logprobs.logprobs) == len(answer.token_ids)
+        self.answers[index][number] = Completion(
+            ids=np.array(answer.token_ids, dtype=np.int64),
+            log_probs=np.array(answer.logprobs.logprobs, dtype=np.float32),
+            finish_reason="stop" if answer.finish_reason == "stop" else "length",
+            group_id=prompt.group_id,
+            weights_version=self.rollout.version,
+        )
+        if self.progress is not None:
+            total = len(self.prompts) * self.sampling.n
+            self.progress(total - len(self.waiting), total)
+
+    def give_up(self) -> None:
+        """Take back what was asked for."""
+        with _signals_held_back():
+            self.engine.abort_request(list(self.waiting))
+            while self.engine.has_unfinished_requests():
+                self.engine.step()
+
+
+def start(settings: VllmSettings, banned: Sequence[int]) -> Any:
+    """vllm.LLM with these settings. ConfigError where it is missing, of another version or refuses them."""
+    check_version(installed_version())
+    set_environment(settings.device)
+    import vllm
+
+    ours = {"logits_processors": [_bans_class()]} if banned else {}
+    asked = arguments(settings)
+    asked["additional_config"] = dict(asked.get("additional_config") or {}) | {BANNED: list(banned)}
+    with _random_numbers_kept():
+        try:
+            llm = vllm.LLM(**asked, **ours)
+        except (ValueError, TypeError) as error:
+            raise ConfigError("worker.rollout", f"vLLM {vllm.__version__} refuses: {first_line(error)}") from error
+    llm.collective_rpc(_report_whole_distributions)
+    return llm
+
+
+def sampling_params(sampling: Sampling, stop_ids: Sequence[int], seed: int | None) -> Any:
+    """vLLM's form of it. Ends of answers are `stop_ids` alone, whatever the tokenizer's files say."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p if sampling.temperature else 1.0,
+        top_k=max(sampling.top_k, 0) if sampling.temperature else 0,
+        max_tokens=sampling.max_tokens,
+        ignore_eos=True,
+        stop_token_ids=[] if sampling.ignore_eos else list(stop_ids),
+        seed=seed,
+        logprobs=0,  # of the drawn token alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def engine_input(prompt: Prompt, rollout: VllmRollout) -> Any:
+    """A prompt as vLLM's engine takes it once tokens and pictures are processed."""
+    from vllm.inputs import mm_input, tokens_input
+
+    ids = prompt.ids.tolist()
+    if not prompt.media:
+        return tokens_input(ids)
+    vision = rollout.vision
+    assert vision is not None
+    pictures = [rollout.media(handle) for handle in prompt.media]
+    if any(set(picture) != PICTURE_INPUTS for picture in pictures):
+        raise DataError(f"row {prompt.row}: vLLM is given pictures only, no videos; set worker.rollout.name=torch")
+    counts = [int(picture["image_grid_thw"].prod()) // vision.merge_size**2 for picture in pictures]
+    hashes = {"image": list(prompt.media)}  # handles are hashes of the pixels
+    return mm_input(ids, _items(pictures, rollout), hashes, {"image": _places(prompt, vision.token, counts)})
+
+
+def _items(pictures: Sequence[Any], rollout: VllmRollout) -> Any:
+    """The pictures' tensors in the fields that the model's class declares."""
+    from vllm.multimodal.inputs import MultiModalKwargsItems
+
+    joined: Any = {name: torch.cat([torch.as_tensor(one[name]) for one in pictures]) for name in PICTURE_INPUTS}
+    fields = rollout.llm.llm_engine.renderer.mm_processor._get_mm_fields_config(joined, {})
+    return MultiModalKwargsItems.from_hf_inputs(joined, fields)
+
+
+def _places(prompt: Prompt, token: int, counts: Sequence[int]) -> list[Any]:
+    """Where each picture's tokens lie, `counts` of them one after the other."""
+    from vllm.multimodal.inputs import PlaceholderRange
+
+    (places,) = np.nonzero(prompt.ids == token)
+    starts = np.cumsum([0, *counts])
+    ends = [places[start : start + count] for start, count in zip(starts, counts, strict=False)]
+    whole = all(len(own) == count and own[-1] - own[0] == count - 1 for own, count in zip(ends, counts, strict=True))
+    if len(places) != starts[-1] or not whole:
+        raise DataError(f"row {prompt.row}: {len(places)} picture tokens, but its pictures make {list(counts)}")
+    return [PlaceholderRange(offset=int(own[0]), length=count) for own, count in zip(ends, counts, strict=True)]
+
+
+def _bans_class() -> type:
+    """vLLM's kind of logits processor that forbids ids in every request."""
+    from vllm.v1.sample.logits_processor import LogitsProcessor
+
+    class Bans(LogitsProcessor):
+        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+            self.ids = torch.tensor(vllm_config.additional_config[BANNED], dtype=torch.long, device=device)
+
+        def is_argmax_invariant(self) -> bool:
+            return False
+
+        def update_state(self, batch_update: Any) -> None:
+            pass
+
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.index_fill_(-1, self.ids, float("-inf"))
+
+    return Bans
+
+
+class _WholeDistribution(torch.nn.Module):
+    """Draws as `inner` does; the log-probs are those before top-k and top-p cut tokens off, as the trainer's are."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        inner.logprobs_mode = "raw_logprobs"  # it need not compute what is not used
+
+    def forward(self, logits: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = logits.log_softmax(dim=-1, dtype=torch.float32)  # first: `inner` may write to the logits
+        drawn, _ = self.inner(logits, *how)
+        return drawn, whole
+
+
+def _report_whole_distributions(worker: Any) -> None:
+    """Runs in each of vLLM's workers."""
+    sampler = worker.model_runner.sampler
+    sampler.topk_topp_sampler = _WholeDistribution(sampler.topk_topp_sampler)
+
+
+def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights, of which there must be one at least."""
+    number = -1
+    for number, named in enumerate(weights):
+        yield named
+    assert number >= 0, "vLLM holds weights of its own and was given none"
+
+
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """All global generators are afterwards as they were before: vLLM seeds them when it starts."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def _own_random_numbers(seed: int, first: Prompt) -> Iterator[None]:
+    """Numbers that follow from the seed and the first prompt's draw: other ones in each step, the same ones in a
+    resumed run and on all ranks that hold one engine together. The trainer's own are not touched."""
+    with torch.random.fork_rng():
+        place = (first.epoch, first.index, first.attempt)
+        torch.manual_seed(int(seeding.generator(seed, *place).integers(LARGEST_SEED)))
+        yield
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Signals that come inside take effect at the end: an engine torn out of a step could not go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    try:
+        for number in SIGNALS:
+            before[number] = signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -301,12 +301,17 @@ def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, to
     assert number >= 0, "vLLM holds weights of its own and was given none"
 
 
+def _devices() -> list[int]:
+    """The GPU whose random numbers are drawn here."""
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
+
+
 @contextmanager
 def _random_numbers_kept() -> Iterator[None]:
     """All global generators are afterwards as they were before: vLLM seeds them when it starts."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(_devices()):
             yield
     finally:
         random.setstate(python)
@@ -317,7 +322,7 @@ def _random_numbers_kept() -> Iterator[None]:
 def _own_random_numbers(seed: int, first: Prompt) -> Iterator[None]:
     """Numbers that follow from the seed and the first prompt's draw: other ones in each step, the same ones in a
     resumed run and on all ranks that hold one engine together. The trainer's own are not touched."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(_devices()):
         place = (first.epoch, first.index, first.attempt)
         torch.manual_seed(int(seeding.generator(seed, *place).integers(LARGEST_SEED)))
         yield

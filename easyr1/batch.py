@@ -5,7 +5,7 @@ Shape legend: P prompt tokens, T answer tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,10 @@ class Prompt:
     def group_id(self) -> str:
         """Name of this draw; all answers of one draw form a group, even where two rows have equal text."""
         return f"{self.epoch}-{self.index}-{self.attempt}"
+
+    def light(self) -> "Prompt":
+        """What sampling and training need of it: no text, no answer, no other column of the row."""
+        return replace(self, text="", ground_truth=None, columns={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.completion.ids)
+
+    def light(self) -> "Sample":
+        """Its numbers for each token alone: no text, no scores."""
+        return replace(self, text="", scores={})
 
 
 @dataclass(slots=True)

@@ -83,6 +83,11 @@ def run(arguments: list[str], between=None) -> tuple[Trainer | None, dict[str, f
         return trainer, trainer.fit()
 
 
+def engine(trainer: Trainer, name: str = "actor") -> Any:
+    """What the one rank of a run holds under a name: "actor", "critic", "reference", "rollout"."""
+    return trainer.actor.engine.group.engines[name]  # type: ignore[attr-defined]
+
+
 def run_forked(arguments: list[str], between=None) -> int:
     """The same in a process of its own, a copy of this one. Returns its wait status."""
     child = os.fork()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from easyr1 import __version__
+from easyr1.cluster.failure import RankError
 from easyr1.errors import CheckpointError, ConfigError, DataError, RewardError
 from easyr1.trainer.stop import Stopped
 
@@ -70,6 +71,8 @@ def run(module: str, arguments: Sequence[str]) -> int:
         sys.stderr.write(f"reward error: {error}\n")
     except CheckpointError as error:
         sys.stderr.write(f"checkpoint error: {error}\n")
+    except RankError as error:  # with the traceback of the rank; that of this process only says where it waited
+        sys.stderr.write(f"{error}\nthe run ends here; the same command goes on from its last checkpoint\n")
     except Stopped as stopped:  # it was told where it happened
         return stopped.exit_status
     except KeyboardInterrupt:
@@ -84,6 +87,8 @@ def calm_threads() -> None:
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
+    # A rank that dies is told by its RankError; Ray would add a paragraph for each rank that ends with it.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed while executing a task")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from easyr1.config.recipes import ESTIMATOR_KEY, RECIPES
 from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 
-MAX_RANKS = 1  # ranks that trainer.n_gpus_per_node=null may use on one machine
-
 
 @dataclass(frozen=True)
 class Feature:
@@ -26,14 +24,7 @@ class Feature:
 
 
 MISSING: tuple[Feature, ...] = (
-    Feature("trainer.n_gpus_per_node", "training on more than one rank", lambda _, world: world > 1, "set 1"),
     Feature("worker.rollout.name", "the vLLM sampler", lambda c, _: c.worker.rollout.name == "vllm", "set torch"),
-    Feature(
-        "worker.actor.ulysses_size",
-        "sequence parallelism",
-        lambda c, _: max(c.worker.actor.ulysses_size, c.worker.critic.ulysses_size) > 1,
-        "set 1 (and worker.critic.ulysses_size)",
-    ),
     Feature(
         "worker.actor.fsdp.torch_dtype",
         "training of float16 weights",

@@ -13,6 +13,7 @@ TORCH_ENGINE_KWARGS = ("max_num_seqs",)  # answers decoded together
 def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
     """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
     check_ranks(config, world_size)
+    check_sequence(config, facts)
     check_batches(config, world_size)
     check_sources(config)
     check_rows(config, facts)
@@ -27,39 +28,62 @@ def check_together(config: Config, given: frozenset[str], facts: Facts, world_si
 
 def check_ranks(config: Config, world_size: int) -> None:
     """Ranks that work on one thing together must divide all ranks."""
+    actor, ref, critic = config.worker.actor, config.worker.ref, config.worker.critic
     for key, size in (
         ("worker.rollout.tensor_parallel_size", config.worker.rollout.tensor_parallel_size),
-        ("worker.actor.ulysses_size", config.worker.actor.ulysses_size),
+        ("worker.actor.ulysses_size", actor.ulysses_size),
+        ("worker.actor.fsdp.fsdp_size", min(actor.fsdp.fsdp_size, world_size)),
+        ("worker.ref.fsdp.fsdp_size", min(ref.fsdp.fsdp_size, world_size)),
+        ("worker.critic.fsdp.fsdp_size", min(critic.fsdp.fsdp_size, world_size)),
     ):
-        if world_size % size and size > 1:
+        if size > 1 and world_size % size:
             cure = f"set a divisor of {world_size}, such as {_divisor(world_size, size)}"
             raise ConfigError(key, f"{size} ranks each cannot share out {world_size} ranks; {cure}")
 
 
+def check_sequence(config: Config, facts: Facts) -> None:
+    """Ranks that share rows: packed ones."""
+    actor, critic = config.worker.actor, config.worker.critic
+    needs = (facts.estimators or {}).get(config.algorithm.adv_estimator)
+    with_critic = needs is not None and needs.values
+    for name, section in (("actor", actor), ("critic", critic if with_critic else None)):
+        if section is not None and actor.ulysses_size > 1 and not section.padding_free:
+            raise ConfigError(
+                f"worker.{name}.padding_free",
+                f"false gives padded rows, which {actor.ulysses_size} ranks cannot share; set true, or "
+                "worker.actor.ulysses_size=1",
+            )
+
+
 def check_batches(config: Config, world_size: int) -> None:
-    """Prompts per rollout, per draw, per optimizer step and per pass must fit into each other and onto the ranks."""
+    """Prompts per rollout, per draw, per optimizer step and per pass must fit into each other and onto the ranks.
+
+    Whole groups go to replicas by what they cost, and a mini-batch is the same however many there are; so this is not
+    what the engines need, it is what gives every replica the same work.
+    """
     data, actor, n = config.data, config.worker.actor, config.worker.rollout.n
+    replicas = world_size // actor.ulysses_size
+    to = f"{replicas} ranks" if actor.ulysses_size == 1 else f"{replicas} times {actor.ulysses_size} ranks"
     for key, prompts in (
         ("data.rollout_batch_size", data.rollout_batch_size),
         ("data.mini_rollout_batch_size", data.mini_rollout_batch_size),
     ):
-        if prompts is not None and prompts % world_size:
-            cure = f"use {_multiple(prompts, world_size)} prompts or {_divisor(prompts, world_size)} ranks"
-            raise ConfigError(key, f"{prompts} prompts cannot be shared out evenly to {world_size} ranks; {cure}")
+        if prompts is not None and prompts % replicas:
+            ranks = _divisor(prompts, replicas) * actor.ulysses_size
+            cure = f"use {_multiple(prompts, replicas)} prompts or {ranks} ranks"
+            raise ConfigError(key, f"{prompts} prompts cannot be shared out evenly to {to}; {cure}")
     _check_update("worker.actor.global_batch_size", data.rollout_batch_size, actor.global_batch_size)
     samples = actor.global_batch_size * n
-    if samples % world_size:
-        cure = f"use global_batch_size={_multiple(actor.global_batch_size, world_size)}"
+    if samples % replicas:
+        cure = f"use global_batch_size={_multiple(actor.global_batch_size, replicas)}"
         message = f"{actor.global_batch_size} prompts x {n} answers = {samples} samples per update"
-        raise ConfigError(
-            "worker.actor.global_batch_size", f"{message} cannot be shared out evenly to {world_size} ranks; {cure}"
-        )
-    if actor.micro_batch_size_per_device_for_update > samples // world_size:
+        raise ConfigError("worker.actor.global_batch_size", f"{message} cannot be shared out evenly to {to}; {cure}")
+    if actor.micro_batch_size_per_device_for_update > samples // replicas:
         raise ConfigError(
             "worker.actor.micro_batch_size_per_device_for_update",
             f"{actor.micro_batch_size_per_device_for_update} samples per pass, but a rank has only "
-            f"{samples // world_size} per update ({samples} samples on {world_size} ranks); "
-            f"set at most {samples // world_size} or raise worker.actor.global_batch_size",
+            f"{samples // replicas} per update ({samples} samples on {to}); "
+            f"set at most {samples // replicas} or raise worker.actor.global_batch_size",
         )
 
 
@@ -193,6 +217,12 @@ def check_critic(config: Config, facts: Facts) -> None:
     critic: CriticConfig = config.worker.critic
     if needs is not None and needs.values:
         _check_update("worker.critic.global_batch_size", config.data.rollout_batch_size, critic.global_batch_size)
+        if critic.ulysses_size != config.worker.actor.ulysses_size:
+            raise ConfigError(
+                "worker.critic.ulysses_size",
+                f"{critic.ulysses_size} ranks share a sequence of the critic and {config.worker.actor.ulysses_size} "
+                "one of the actor; both get the same samples on the same ranks, so set the same number",
+            )
         _check_precision("worker.critic.fsdp", critic.fsdp)
 
 

@@ -146,7 +146,11 @@ RULES: tuple[Idle, ...] = (
         lambda c, _: c.trainer.load_checkpoint_path is not None,
         "trainer.load_checkpoint_path wins",
     ),
-    Idle(("trainer.ray_timeline",), lambda _, plan: plan.world_size == 1, "a single rank makes no remote calls"),
+    Idle(
+        ("trainer.ray_timeline", "trainer.hang_timeout_s"),
+        lambda _, plan: plan.world_size == 1,
+        "a single rank makes no remote calls",
+    ),
     Idle(("data.seed",), lambda c, _: not c.data.shuffle, "data.shuffle is false"),
     Idle(
         ("data.filter_overlong_prompts_workers",),

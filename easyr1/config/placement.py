@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from easyr1.config.availability import MAX_RANKS
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
@@ -20,7 +19,10 @@ class Placement:
 
 
 def place(config: Config, facts: Facts) -> Placement:
-    """Device and number of ranks; raises nothing, so that a dry run can show what another machine would do."""
+    """Device and number of ranks; raises nothing, so that a dry run can show what another machine would do.
+
+    Where ranks go to a cluster, this machine tells nothing of the others: Ray looks at them once it is connected.
+    """
     trainer = config.trainer
     asked = trainer.n_gpus_per_node
     wanted = trainer.device if trainer.device != "auto" else facts.device
@@ -30,21 +32,32 @@ def place(config: Config, facts: Facts) -> Placement:
     if asked is None:
         return _all_devices(config, facts, visible)
     missing = None
-    if visible is not None and visible < asked:
+    if visible is not None and visible < asked and not on_cluster(config, facts):
         missing = _too_few("trainer.n_gpus_per_node", asked, visible)
     return Placement("cuda", trainer.nnodes * asked, missing)
 
 
+def on_cluster(config: Config, facts: Facts) -> bool:
+    """Whether other machines than this one may hold ranks."""
+    return facts.cluster or config.trainer.nnodes > 1
+
+
 def _all_devices(config: Config, facts: Facts, visible: int | None) -> Placement:
     """Ranks where trainer.n_gpus_per_node is null and the device is cuda."""
+    nodes = config.trainer.nnodes
+    if visible == 0 and on_cluster(config, facts):
+        message = "null takes as many GPUs of each machine as this one has, and it has none; set their number"
+        return Placement("cuda", nodes, ConfigError("trainer.n_gpus_per_node", message))
     if visible == 0:
-        return Placement("cuda", config.trainer.nnodes, _too_few("trainer.device", 1, 0))
-    used = min(visible or 1, MAX_RANKS)
-    notes = (f"{visible} GPUs are visible; this version uses {used}",) if visible and used < visible else ()
-    return Placement("cuda", config.trainer.nnodes * used, notes=notes)
+        return Placement("cuda", nodes, _too_few("trainer.device", 1, 0))
+    return Placement("cuda", nodes * (visible or 1))
 
 
 def _cpu_notes(config: Config, facts: Facts) -> tuple[str, ...]:
+    if config.trainer.device == "auto" and facts.device == "cpu" and on_cluster(config, facts):
+        return (
+            "no GPU is visible on this machine: ranks compute on CPUs; trainer.device=cuda asks for GPUs of others",
+        )
     if config.trainer.device == "auto" and facts.device == "cpu":
         return ("no GPU is visible: the run computes on the CPU",)
     return ()

@@ -36,6 +36,7 @@ class Facts:
 
     device: Literal["cpu", "cuda"] | None = None  # what this machine has
     num_devices: int | None = None  # visible GPUs on this machine
+    cluster: bool = False  # ranks go to a cluster that is named already, whatever this machine has
     train_rows: int | None = None  # of an epoch, after the over-long filter and weights
     val_rows: int | None = None
     max_images: int | None = None  # most pictures in one row

@@ -70,7 +70,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
         samples_per_rollout=data.rollout_batch_size * n,
         prompts_per_update=actor.global_batch_size,
         updates_per_rollout=updates,
-        samples_per_update_per_rank=actor.global_batch_size * n // placement.world_size,
+        samples_per_update_per_rank=actor.global_batch_size * n * actor.ulysses_size // placement.world_size,
         on_policy=updates == 1,
         steps_per_epoch=steps_per_epoch,
         leftover_rows=leftover_rows,

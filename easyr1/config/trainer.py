@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from easyr1.config.ranges import Count, CountOrOff, CountOrZero
+from easyr1.config.ranges import Count, CountOrOff, CountOrZero, Positive
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,11 @@ class TrainerConfig:
     """Where metrics go, for example ['console','file']."""
 
     nnodes: Count = 1
-    """Machines."""
+    """Machines of a Ray cluster, which more than one needs."""
 
     n_gpus_per_node: Count | None = None
-    """GPUs used on each machine, one rank on each; null = all that this version can use, one rank on a CPU."""
+    """Ranks on each machine, each on a GPU of its own or, with trainer.device=cpu, on the CPU; null = one for each GPU
+    that this machine has, one on the CPU."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train: auto = GPUs if there are any. Our own key."""
@@ -69,6 +70,10 @@ class TrainerConfig:
 
     ray_timeline: str | None = None
     """File for a timeline of the remote calls."""
+
+    hang_timeout_s: Positive = 1800
+    """Seconds in which a rank must make progress in what it does (build, sample, score, update, save, ...), or the run
+    ends; with more than one rank. Our own key."""
 
     find_last_checkpoint: bool = True
     """Resume from the last complete checkpoint in the run folder if there is one and what is learnt was set alike."""

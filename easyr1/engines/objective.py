@@ -15,13 +15,16 @@ from easyr1.algorithms.corrections import CORRECTIONS, mismatch
 from easyr1.algorithms.kl import PENALTIES
 from easyr1.algorithms.losses import LOSSES, Clip, aggregate
 from easyr1.algorithms.values import value_clip
-from easyr1.batch import Group, Sample
+from easyr1.batch import Completion, Group, Sample
 from easyr1.engines.pack import MicroBatch
 from easyr1.models.log_probs import TokenScores
 
 
 class MiniBatch:
-    """What must be counted over all micro-batches: samples by place, and tokens that may be trained on."""
+    """What must be counted over all micro-batches: samples by place, and tokens that may be trained on.
+
+    Samples and their lengths are those of one replica, the numbers those of all (of this one until `count` is told).
+    """
 
     def __init__(self, groups: Sequence[Group], banned: torch.Tensor) -> None:
         self.samples: dict[tuple[int, int], Sample] = {
@@ -33,18 +36,35 @@ class MiniBatch:
         counts = [int((~np.isin(sample.completion.ids, banned.numpy())).sum()) for sample in self.samples.values()]
         self.lengths = torch.tensor(counts)
         self.num_tokens = sum(counts)
+        self.num_samples = len(self.samples)
         self.num_banned = sum(len(sample) for sample in self.samples.values()) - self.num_tokens
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.num_tokens, self.num_samples, self.num_banned
+
+    def count(self, replicas: Sequence[tuple[int, ...]]) -> None:
+        """Take the sums of what all replicas count."""
+        self.num_tokens, self.num_samples, self.num_banned = (sum(column) for column in zip(*replicas, strict=True))
+
+
+NO_SAMPLE = Sample(Completion(np.zeros(1, np.int64), np.zeros(1, np.float32), "length", "", 0))
 
 
 class Tokens:
-    """The answer tokens of one micro-batch laid end to end, without those that may never be sampled."""
+    """The answer tokens of one micro-batch laid end to end, without those that may never be sampled.
+
+    `fillers` are the tokens of no sample of the mini-batch; they are left out, too.
+    """
 
     def __init__(self, batch: MicroBatch, whole: MiniBatch, device: torch.device) -> None:
         self.whole = whole
-        self.kept = batch.allowed
-        self._samples = [whole.samples[place] for place in batch.places]
-        numbers = torch.tensor([whole.number[place] for place in batch.places], device=device)
-        self.sample = numbers.repeat_interleave(torch.tensor(batch.lengths, device=device))[self.kept]  # (N,)
+        self._samples = [whole.samples.get(place, NO_SAMPLE) for place in batch.places]
+        numbers = torch.tensor([whole.number.get(place, -1) for place in batch.places], device=device)
+        of_token = numbers.repeat_interleave(torch.tensor(batch.lengths, device=device))
+        self.fillers = of_token < 0
+        self.kept = batch.allowed & ~self.fillers
+        self.sample = of_token[self.kept]  # (N,)
 
     def flat(self, name: str) -> torch.Tensor:
         """(N,) values of the samples' field `name`, NaN where a sample has none."""
@@ -63,7 +83,7 @@ class Tokens:
             self.sample,
             mode,
             num_tokens=self.whole.num_tokens,
-            num_samples=len(self.whole.samples),
+            num_samples=self.whole.num_samples,
             lengths=self.whole.lengths,
             max_length=max_length,
         )

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from easyr1.errors import CheckpointError
+from easyr1.models.parallel import local
+from easyr1.models.ranks import ALONE, Ranks
 
 EPS = 1e-8  # added to the root of the second moment
 LOW_PRECISION = (torch.bfloat16, torch.float16)
@@ -100,6 +102,34 @@ def _take_back_count(optimizer: torch.optim.Optimizer, _args: Any, _keywords: An
     for group in optimizer.param_groups:
         if group["params"][0].grad is None:
             group["step"] -= 1
+
+
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, loss: float, ranks: Ranks = ALONE
+) -> tuple[float, bool]:
+    """Scale gradients down to `max_norm`; their norm, and whether it and each rank's `loss` are finite. All ranks call
+    it and get the same. A clamp can hide a broken number of the loss from the gradient, hence the look at both.
+
+    The sums of squares are added in one order, so that all ranks scale alike to the last bit.
+    """
+    gradients = [local(one.grad) for one in parameters if one.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    found = ranks.gather((math.isfinite(loss), float(norm)))
+    sharing = found if ranks.mesh is None else found[: ranks.mesh.shape[-1]]  # of several copies of the weights, one
+    total = math.sqrt(sum(own * own for _, own in sharing))
+    norm = torch.tensor(total, dtype=norm.dtype, device=norm.device)
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device))
+    return total, math.isfinite(total) and all(finite for finite, _ in found)
+
+
+def state_to(optimizer: torch.optim.Optimizer, device: torch.device | None) -> None:
+    """Move an optimizer's moments to `device`, or with None back to where their parameters are."""
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, torch.Tensor) and name != "step":
+                moments[name] = value.to(device or parameter.device)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:

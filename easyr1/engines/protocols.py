@@ -1,6 +1,6 @@
 """The two contracts between the trainer and whatever samples or trains."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -55,10 +55,6 @@ class TrainEngine(Protocol):
 
     def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
         """One optimizer step on one mini-batch; `kl_coef` weighs the objective's KL term, if it has one."""
-        ...
-
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full tensors under in-memory Hugging Face names, tied heads included."""
         ...
 
     def save(self, folder: Path, model_only: bool = False) -> None:

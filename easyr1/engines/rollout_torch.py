@@ -56,7 +56,9 @@ class _Slot:
 
 
 class TorchRollout:
-    """A RolloutEngine that shares `scored` with the trainer (one process), or owns a copy fed by `load`.
+    """A RolloutEngine that shares `scored` with the trainer (one rank), or owns a copy fed by `load`.
+
+    See engines/sync.py for who feeds it.
 
     `max_num_seqs` bounds the answers decoded together, `max_num_batched_tokens` the prompt tokens of one prefill.
     """
@@ -78,10 +80,14 @@ class TorchRollout:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy full tensors in by name. An engine that shares the trainer's module is given none, only the version."""
-        own = self.scored.model.state_dict()
+        own = self.tensors()
         for name, tensor in weights:
             own[name].copy_(tensor)
         self.version = version
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The sampler's own weights by name, tied ones under each name."""
+        return self.scored.model.state_dict()
 
     @torch.no_grad()
     def generate(

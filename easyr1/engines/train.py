@@ -6,30 +6,38 @@ or the loop.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from easyr1.batch import Group, Sums
+from easyr1.engines.lockstep import plan
 from easyr1.engines.objective import MiniBatch, Objective, PolicyObjective, Tokens
-from easyr1.engines.optimizer import OptimSpec, adamw, load_state_tensors, state_tensors
-from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer, cut
+from easyr1.engines.optimizer import OptimSpec, adamw, clip_gradients, load_state_tensors, state_tensors, state_to
+from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer
 from easyr1.engines.protocols import Progress
 from easyr1.errors import CheckpointError
 from easyr1.manifest import read_json
 from easyr1.models.log_probs import TokenScores
+from easyr1.models.parallel import reduce_gradients, reshard
 from easyr1.models.positions import Positions
+from easyr1.models.ranks import ALONE, Ranks, writes
 from easyr1.models.scored import Scored
 from easyr1.models.shards import MODEL_FOLDER, OPTIM_FOLDER, load_shards, save_shards, shapes
+from easyr1.seeding import generator
 
 EXTRA_FILE = "extra_state.json"
 
 
 class TorchTrain:
-    """A TrainEngine on one device. Without `optim` it can only score (the reference).
+    """A TrainEngine on one device, or one rank's part of it. Without `optim` it can only score (the reference).
+
+    Over several `ranks` every method is called on all of them at once, with the groups of this rank's replica, maybe
+    none. Each draws its dropout from a stream of its own, which follows from `seed`. Gradients are added over ranks
+    once an update, or with `reduce_each_micro_batch` more often, so that no rank ever has them whole.
 
     `temperature` is the sampler's: both sides must normalise alike. With `against`, a frozen root, the whole
     distributions are compared at every token, which costs (tokens x vocabulary) numbers for each micro-batch.
@@ -45,6 +53,9 @@ class TorchTrain:
         objective: Objective = PolicyObjective(),
         optim: OptimSpec | None = None,
         against: Scored | None = None,
+        ranks: Ranks = ALONE,
+        seed: int = 0,
+        reduce_each_micro_batch: bool = False,
     ) -> None:
         self.scored = scored
         self.temperature = temperature
@@ -53,9 +64,13 @@ class TorchTrain:
         self.objective = objective
         self.optim = optim
         self.against = against
+        self.ranks = ranks
+        self.seed = seed
+        self.reduce_each_micro_batch = reduce_each_micro_batch
         self.version = 0  # optimizer steps so far
         self.packer = Packer(Positions(scored.model), media, scored.packed, scored.banned)
         self.optimizer = adamw(scored.parameters(), optim) if optim else None
+        self.home = next(scored.parameters()).device
 
     def score(self, groups: Sequence[Group], progress: Progress | None = None) -> list[list[np.ndarray]]:
         """For each group, for each sample, the (T,) log-probs (or values) of its tokens; 0 at ids never sampled."""
@@ -71,15 +86,22 @@ class TorchTrain:
     ) -> list[list[np.ndarray]]:
         self.scored.eval()
         found: list[list[np.ndarray]] = [[np.empty(0)] * len(group.samples) for group in groups]
-        parts = cut(groups, self.score_budget)
-        for done, pieces in enumerate(parts, start=1):
-            batch = self.packer.micro_batch(groups, pieces, self.scored.device)
+        planned = plan(groups, self.score_budget, self.packer, self.ranks)
+        for done, pieces in enumerate(planned.micro_batches, start=1):
+            batch = self.packer.micro_batch(planned.groups, pieces, self.scored.device)
             numbers = torch.where(batch.allowed, measure(batch), 0.0).float().cpu()
             for (group, sample), values in zip(batch.places, batch.split(numbers), strict=True):
-                found[group][sample] = values.numpy().copy()
+                if group < len(groups):  # no filler
+                    found[group][sample] = values.numpy().copy()
             if progress is not None:
-                progress(done, len(parts))
+                progress(done, len(planned.micro_batches))
+        self._reshard()
         return found
+
+    def _reshard(self) -> None:
+        for scored in (self.scored, self.against):
+            if scored is not None:
+                reshard(scored.root)
 
     def _scores(self, batch: MicroBatch, others: torch.Tensor | None = None) -> TokenScores:
         return self.scored(batch.inputs, batch.targets, self.temperature, others)
@@ -97,44 +119,90 @@ class TorchTrain:
 
         Groups may have no samples; without any there is nothing to do.
         """
-        assert self.optimizer is not None and self.optim is not None
+        assert self.optimizer is not None
         groups = [group for group in groups if group.samples]
-        if not groups:
+        whole = MiniBatch(groups, self.packer.banned)
+        planned = plan(groups, self.update_budget, self.packer, self.ranks, whole.counts)
+        whole.count(planned.counts)
+        if not whole.num_samples:
             return Sums()
         self.scored.train()
         self.optimizer.zero_grad(set_to_none=True)
-        whole = MiniBatch(groups, self.packer.banned)
-        sums, prefix, loss = Sums(), self.objective.prefix, 0.0
-        for pieces in cut(groups, self.update_budget):
-            batch = self.packer.micro_batch(groups, pieces, self.scored.device)
-            tokens = Tokens(batch, whole, self.scored.device)
-            scores = TokenScores(*(column[tokens.kept] for column in self._compared(batch)))
-            share = self.objective.share(scores, tokens, kl_coef)
-            share.loss.backward()
-            part = float(share.loss.detach())
-            loss += part
-            # Shares add up to this update's averages; their counts add up to one update.
-            fraction = len(tokens.sample) / whole.num_tokens
-            for name, value in {"loss": part, **share.parts}.items():
-                sums.add(f"{prefix}/{name}", float(value), fraction)
-            for name, value in share.peaks.items():
-                sums.peak(f"{prefix}/{name}", float(value))
-        norm = torch.nn.utils.clip_grad_norm_(self.scored.parameters(), self.optim.max_grad_norm)
-        finite = math.isfinite(norm) and math.isfinite(loss)  # a clamp can hide a broken number from the gradient
+        sums, loss = Sums(), 0.0
+        with self._own_randomness():
+            for number, pieces in enumerate(planned.micro_batches, start=1):
+                is_last = number == len(planned.micro_batches)
+                reduce_gradients(self.scored, is_last or self.reduce_each_micro_batch)
+                batch = self.packer.micro_batch(planned.groups, pieces, self.scored.device)
+                loss += self._backward(batch, whole, kl_coef, sums)
+        self._step(loss, lr, whole, sums)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._reshard()
+        return sums
+
+    def _backward(self, batch: MicroBatch, whole: MiniBatch, kl_coef: float, sums: Sums) -> float:
+        """Add a micro-batch's share to the gradients and to `sums`. Returns its share of the loss."""
+        tokens = Tokens(batch, whole, self.scored.device)
+        found = self._compared(batch)
+        share = self.objective.share(TokenScores(*(column[tokens.kept] for column in found)), tokens, kl_coef)
+        loss = share.loss
+        if tokens.fillers.any():
+            loss = loss + 0.0 * found.log_probs[tokens.fillers].sum()  # a gradient of 0, which the ranks can add
+        loss.backward()
+        part = float(share.loss.detach())
+        # Shares add up to this update's averages; their counts add up to one update.
+        fraction = len(tokens.sample) / whole.num_tokens
+        for name, value in {"loss": part, **share.parts}.items():
+            sums.add(f"{self.objective.prefix}/{name}", float(value), fraction)
+        for name, value in share.peaks.items():
+            sums.peak(f"{self.objective.prefix}/{name}", float(value))
+        return part
+
+    def _step(self, loss: float, lr: float, whole: MiniBatch, sums: Sums) -> None:
+        """Let the optimizer take its step, on all ranks or on none; what is told of it, the first replica tells."""
+        assert self.optimizer is not None and self.optim is not None
+        norm, finite = clip_gradients(self.scored.parameters(), self.optim.max_grad_norm, loss, self.ranks)
         if finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             self.optimizer.step()
             self.version += 1
-            sums.add(f"{prefix}/grad_norm", float(norm))
-        sums.add(f"{prefix}/skipped_updates", not finite)
-        sums.add(f"{prefix}/banned_tokens", whole.num_banned)
-        sums.add(f"{prefix}/lr", lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        return sums
+        if self.ranks.replica == 0:
+            told = {"skipped_updates": not finite, "banned_tokens": whole.num_banned, "lr": lr}
+            for name, value in (told | {"grad_norm": norm} if finite else told).items():
+                sums.add(f"{self.objective.prefix}/{name}", value)
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout of this rank in this update, whatever was drawn before; alone, torch's generator goes on."""
+        if self.ranks.world == 1:
+            yield
+            return
+        device = self.scored.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(generator(self.seed, self.version, self.ranks.rank).integers(1 << 62)))
+            yield
+
+    def sleep(self, weights: bool = True, optimizer: bool = True) -> None:
+        """Put weights and optimizer state into host memory until `wake`; nothing moves that is there already."""
+        self._reshard()
+        if weights and self.home.type != "cpu":
+            self.scored.to("cpu")
+        if optimizer and self.optimizer is not None:
+            state_to(self.optimizer, torch.device("cpu"))
+
+    def wake(self) -> None:
+        """Bring back what `sleep` put away."""
+        if self.home.type != "cpu":
+            self.scored.to(self.home)
+        if self.optimizer is not None:
+            state_to(self.optimizer, None)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full tensors under in-memory Hugging Face names, tied heads included, adapters merged."""
+        """Full tensors under in-memory Hugging Face names, tied heads included, adapters merged.
+
+        Over several ranks all of them go through it in step, and each gets each tensor whole, one after the other.
+        """
         yield from self.scored.merged_tensors()
 
     def save(self, folder: Path, model_only: bool = False) -> None:
@@ -143,7 +211,8 @@ class TorchTrain:
         with_optimizer = self.optimizer is not None and not model_only
         if self.optimizer is not None and with_optimizer:
             save_shards(folder / OPTIM_FOLDER, state_tensors(self.optimizer, self._names()))
-        (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version, "optimizer": with_optimizer}))
+        if writes():
+            (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version, "optimizer": with_optimizer}))
 
     def load(self, folder: Path) -> bool:
         """Take up what `save` wrote. False if the optimizer's state was not among it, so that it starts anew."""

@@ -6,7 +6,7 @@ The door to transformers' model classes. Knows nothing of data, sampling or opti
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,11 @@ from easyr1.data.processor import picture_keys
 from easyr1.errors import ConfigError, first_line
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
+from easyr1.models.parallel import Sharding, cast_as, fill, shard, table
+from easyr1.models.ranks import ALONE, Ranks
 from easyr1.models.scored import ModelInputs, Scored, Valued
+from easyr1.models.sequence import check_heads, check_layout
+from easyr1.models.towers import vision_tower, why_not_shared
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +58,7 @@ class ModelSpec:
     freeze_vision_tower: bool = False
     gradient_checkpointing: bool = False
     lora: LoraSpec | None = None
+    sharding: Sharding = field(default_factory=Sharding)  # over several ranks
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -61,14 +66,29 @@ class ModelSpec:
         return DTYPES[self.param_dtype if self.lora is None else self.compute_dtype]
 
 
-def build(spec: ModelSpec, trainable: bool = True) -> Scored:
-    """The model of `spec` as a root module; frozen and in eval mode unless `trainable`."""
-    model = load_model(spec)
+def build(spec: ModelSpec, trainable: bool = True, ranks: Ranks = ALONE) -> Scored:
+    """The model of `spec` as a root module; frozen and in eval mode unless `trainable`; sharded over `ranks`."""
+    return _whole(spec, trainable, Scored) if ranks.mesh is None else _spread(spec, trainable, Scored, ranks)
+
+
+def build_critic(spec: ModelSpec, ranks: Ranks = ALONE) -> Valued:
+    """The model of `spec` with a value head, to be trained."""
+    critic = _whole(spec, True, Valued) if ranks.mesh is None else _spread(spec, True, Valued, ranks)
+    assert isinstance(critic, Valued)
+    return critic
+
+
+def _whole(spec: ModelSpec, trainable: bool, kind: type[Scored]) -> Scored:
+    """With its weights, on the device of `spec`."""
     compute = None if spec.compute_dtype == spec.param_dtype else DTYPES[spec.compute_dtype]
-    scored = wrap(model, compute, spec.packed)
+    return _finished(wrap(load_model(spec), compute, spec.packed), spec, trainable, kind).to(spec.device)
+
+
+def _finished(scored: Scored, spec: ModelSpec, trainable: bool, kind: type[Scored]) -> Scored:
+    """With adapters and value head where they belong, and a gradient where there is to be one."""
+    model = scored.model
     if spec.lora is not None:  # after the proof of the layout, and after the base's own dropout was switched off
         add_adapters(model, spec.lora, DTYPES[spec.param_dtype], without=layers_without_adapters(model, spec))
-    scored.to(spec.device)
     scored.train(trainable)
     scored.requires_grad_(trainable and spec.lora is None)
     for parameter in adapter_parameters(model).values():
@@ -77,15 +97,70 @@ def build(spec: ModelSpec, trainable: bool = True) -> Scored:
         freeze_vision_tower(model)
     if trainable and spec.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return scored
-
-
-def build_critic(spec: ModelSpec) -> Valued:
-    """The model of `spec` with a value head, to be trained."""
-    policy = build(spec)
-    critic = Valued(policy.model, policy.packed, policy.compute_dtype)
+    if not issubclass(kind, Valued):
+        return scored
+    critic = kind(model, scored.packed, scored.compute_dtype)
     critic.value_head.to(DTYPES[spec.param_dtype])
-    return critic.to(policy.device).train()
+    return critic.train()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What rank 0 found out about the model that it read: how it takes rows, and what all its tensors are."""
+
+    packed: bool
+    plain_head: bool
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def _spread(spec: ModelSpec, trainable: bool, kind: type[Scored], ranks: Ranks) -> Scored:
+    """Sharded over `ranks`: rank 0 reads the model into host memory and hands its tensors on one by one, into models
+    that were made without any; or each rank reads it, and keeps its part.
+    """
+    check_heads(load_model_config(spec), ranks.sequence)
+    sharding, device = spec.sharding, torch.device(spec.device)
+    reads = ranks.rank == 0 or not sharding.rank0_init
+    source = _whole(replace(spec, device="cpu"), trainable, kind) if reads else None
+    if sharding.rank0_init:
+        found = None if source is None else _Found(source.packed, source.plain_head, table(source))
+        root = _empty(spec, trainable, kind, ranks.gather(found)[0])
+    else:
+        assert source is not None
+        root = source
+        for parameter in adapter_parameters(root.model).values():  # which are drawn, not read
+            torch.distributed.broadcast(parameter.data, 0)
+    _share_rows(root, ranks)
+    root.compute_dtype, compute = None, DTYPES[spec.compute_dtype]
+    is_mixed = any(parameter.dtype != compute for parameter in root.parameters())
+    shard(root, ranks, sharding, compute if is_mixed else None)
+    if sharding.rank0_init:
+        fill(root, source, device, sharding.cpu_offload)
+    return root
+
+
+def _share_rows(root: Scored, ranks: Ranks) -> None:
+    """Let the ranks of a replica share its rows, if there are several. Raises ConfigError where they cannot."""
+    check_layout(root.packed, type(root.model).__name__, ranks.sequence)
+    root.ranks = ranks
+    reason = why_not_shared(root.model)
+    if ranks.sequence > 1 and ranks.rank == 0 and reason is not None:
+        log.warning("each rank computes all pictures of the rows that it shares with others: %s", reason)
+
+
+def _empty(spec: ModelSpec, trainable: bool, kind: type[Scored], found: _Found) -> Scored:
+    """The root module without any numbers (on the meta device), just as the one that rank 0 has."""
+    config = load_model_config(spec)
+    with torch.device("meta"), _told(spec):
+        model = auto_class(config).from_config(
+            config, dtype=spec.stored_dtype, trust_remote_code=spec.trust_remote_code
+        )
+        switch_off_dropout(model)
+        if found.packed:
+            model.set_attn_implementation(_our_attention(model))
+        scored = Scored(model, found.packed, _banned(model.config), plain_head=found.plain_head)
+        root = _finished(scored, spec, trainable, kind)
+    cast_as(root, found.tensors)
+    return root
 
 
 def auto_class(config: Any) -> Any:
@@ -160,13 +235,17 @@ def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
 def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None, packed: bool = True) -> Scored:
     """The root module, with the packed layout where that is wanted and right for this model, else the padded one."""
     switch_off_dropout(model)
-    size = model.config.get_text_config().vocab_size
-    banned = [token for token in vision_token_ids(model.config) if token < size]
+    banned = _banned(model.config)
     reason = use_packed_attention(model) if packed else None
     if reason:
         log.warning("%s takes the padded layout, which is slower: %s", type(model).__name__, reason)
     packed = packed and not reason
     return Scored(model, packed, banned, compute_dtype, plain_head=packed or _odd_head(Scored(model, False)) is None)
+
+
+def _banned(config: Any) -> list[int]:
+    """Ids of the vocabulary that are never sampled."""
+    return [token for token in vision_token_ids(config) if token < config.get_text_config().vocab_size]
 
 
 def vision_token_ids(config: Any) -> frozenset[int]:
@@ -191,14 +270,6 @@ def freeze_vision_tower(model: PreTrainedModel) -> None:
     tower.requires_grad_(False)
 
 
-def vision_tower(model: PreTrainedModel) -> nn.Module | None:
-    """The module that turns pictures into features, as the model class names it."""
-    if not vision_token_ids(model.config):
-        return None
-    tower = model.get_encoder(modality="image")
-    return None if tower in (model, model.base_model) else tower
-
-
 def layers_without_adapters(model: PreTrainedModel, spec: ModelSpec) -> set[str]:
     """Full names of layers that `lora` must leave alone, whatever they are called: a frozen tower; by default all that
     lies beside the text model, as the tower and its projector do.
@@ -218,19 +289,24 @@ def use_packed_attention(model: PreTrainedModel) -> str | None:
     """Switch the model to our attention and prove it right; otherwise switch back and return the reason."""
     stock = {name: getattr(model.config, name)._attn_implementation for name in model.config.sub_configs}
     stock[""] = model.config._attn_implementation
-    wanted = {"": TEXT_ATTENTION, "text_config": TEXT_ATTENTION}
-    if model.config.model_type in WINDOWED_TOWERS:
-        wanted["vision_config"] = VISION_ATTENTION
-    elif "vision_config" in model.config.sub_configs:
-        wanted["vision_config"] = stock["vision_config"]
     try:
-        model.set_attn_implementation(wanted)
+        model.set_attn_implementation(_our_attention(model))
         reason = _why_not_packed(model)
     except (UnsupportedAttention, ValueError) as error:
         reason = first_line(error)
     if reason:
         model.set_attn_implementation(stock)
     return reason
+
+
+def _our_attention(model: PreTrainedModel) -> dict[str, str]:
+    """Which attention each part of the model takes in the packed layout."""
+    wanted = {"": TEXT_ATTENTION, "text_config": TEXT_ATTENTION}
+    if model.config.model_type in WINDOWED_TOWERS:
+        wanted["vision_config"] = VISION_ATTENTION
+    elif "vision_config" in model.config.sub_configs:
+        wanted["vision_config"] = model.config.vision_config._attn_implementation
+    return wanted
 
 
 @dataclass(frozen=True)

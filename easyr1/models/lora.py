@@ -23,6 +23,8 @@ from transformers import PreTrainedModel
 
 from easyr1.config.names import did_you_mean
 from easyr1.errors import CheckpointError, ConfigError, DataError
+from easyr1.models.parallel import whole
+from easyr1.models.ranks import writes
 
 if TYPE_CHECKING:
     from easyr1.models.scored import Scored
@@ -166,19 +168,24 @@ def _switch(layers: Collection[Any], enabled: bool, trained: dict[nn.Parameter, 
 
 
 def merged_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors under the names of a model without adapters, tied ones under each name; the model is not changed."""
+    """All tensors under the names of a model without adapters, tied ones under each name; the model is not changed.
+
+    Of a sharded model all ranks ask at once, and no more than one layer is whole at a time.
+    """
     layers, own = adapter_layers(model), adapter_parameters(model)
     for name, tensor in model.state_dict().items():
         layer, _, part = name.partition(".base_layer.")
         if part:
-            yield f"{layer}.{part}", _merged(tensor, layers[layer]) if part == "weight" else tensor
+            yield f"{layer}.{part}", _merged(whole(tensor), layers[layer]) if part == "weight" else whole(tensor)
         elif name not in own:
-            yield name, tensor
+            yield name, whole(tensor)
 
 
 @torch.no_grad()
 def _merged(weight: torch.Tensor, layer: Any) -> torch.Tensor:
-    return (weight + layer.get_delta_weight(ADAPTER)).to(weight.dtype)
+    low, high = whole(layer.lora_A[ADAPTER].weight), whole(layer.lora_B[ADAPTER].weight)
+    delta = layer.scaling[ADAPTER] * (high.float() @ low.float())
+    return (weight + delta.to(weight.device)).to(weight.dtype)
 
 
 def saved_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -208,13 +215,15 @@ def _config(model: PreTrainedModel) -> Any:
 
 
 def write_adapter(scored: "Scored", folder: Path, base_path: str) -> None:
-    """The adapters as peft publishes them, to be laid over the model of `base_path`."""
+    """The adapters as peft publishes them, to be laid over the model of `base_path`. All ranks call it, one writes."""
     layers, config = adapter_layers(scored.model), _config(scored.model)
     tensors = {
-        f"{PREFIX}{name}.{part}.weight": getattr(layer, part)[ADAPTER].weight.detach().cpu().contiguous()
+        f"{PREFIX}{name}.{part}.weight": whole(getattr(layer, part)[ADAPTER].weight).detach().cpu().contiguous()
         for name, layer in layers.items()
         for part in ("lora_A", "lora_B")
     }
+    if not writes():
+        return
     fields = config.to_dict() | {
         "base_model_name_or_path": base_path,
         "target_modules": _shortest(layers, [name for name, _ in scored.model.named_modules()]),

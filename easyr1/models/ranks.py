@@ -42,6 +42,11 @@ class Ranks:
 ALONE = Ranks()
 
 
+def writes() -> bool:
+    """Whether this process writes what the ranks write but once: rank 0, and a process that is alone."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def join(device: torch.device, fsdp_size: int = -1, sequence: int = 1) -> Ranks:
     """The ranks of the process group that was initialised; ALONE where there is none. All ranks call it, in one order.
 

@@ -5,8 +5,8 @@ padding. Shape legend: L packed tokens, B padded rows, R rows of position ids, N
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from easyr1.models.attention import Layout
 from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
 from easyr1.models.lora import adapters_off, merged_tensors, saved_tensors
 from easyr1.models.positions import token_types, type_names
+from easyr1.models.ranks import ALONE, Ranks
+from easyr1.models.sequence import Share, cut_at, share_of
+from easyr1.models.towers import shared, vision_tower, why_not_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,22 @@ class Scored(nn.Module):
         self.type_names = type_names(model.base_model) if image_token_id(model.config) is not None else ()
         self.compute_dtype = compute_dtype
         self.entropy_gradient = False  # whether entropies are part of a loss
+        self.ranks: Ranks = ALONE  # those of one replica share each row: see models/sequence.py
         self.register_buffer("banned", torch.tensor(sorted(banned), dtype=torch.long), persistent=False)
 
     @property
     def device(self) -> torch.device:
         return self.banned.device
+
+    @property
+    def root(self) -> "Scored":
+        """The module through which the weights are entered."""
+        return self
+
+    @property
+    def exact(self) -> tuple[nn.Module, ...]:
+        """Parts that keep the type of their weights in computations of low precision."""
+        return ()
 
     @property
     def saved(self) -> nn.Module:
@@ -90,19 +104,34 @@ class Scored(nn.Module):
     ) -> TokenScores | torch.Tensor:
         """With `targets` (N,): their scores, with the KL to the distributions `against` (N, V) where they are given.
 
-        Without targets: all log-probs (N, V).
+        Without targets: all log-probs (N, V). Ranks that share a row each get those of the chosen tokens in their own
+        slice alone, in both places: nobody exchanges whole distributions.
         """
+        share = self._share(inputs)
         with self.precision():
-            hidden = self._hidden(inputs) if self.plain_head else self._logits(inputs)
+            hidden = self._hidden(inputs, share) if self.plain_head else self._logits(inputs)
             head = self.model.get_output_embeddings() if self.plain_head else nn.Identity()
             assert head is not None
             if targets is None:
                 return normalised(head(hidden), self.banned, temperature)
-            return token_log_probs(hidden, head, targets, self.banned, temperature, self.entropy_gradient, against)
+            own = share.of(targets)
+            scores = token_log_probs(hidden, head, own, self.banned, temperature, self.entropy_gradient, against)
+        return TokenScores(*share.together(scores))
 
-    def _hidden(self, inputs: ModelInputs) -> torch.Tensor:
-        """(N, H) hidden states at the chosen tokens."""
-        return self._run(self.model.base_model, inputs).last_hidden_state.flatten(0, 1)[inputs.chosen]
+    def _share(self, inputs: ModelInputs) -> Share:
+        """What this rank computes of the micro-batch."""
+        return share_of(self.ranks, inputs.layout, inputs.ids.shape[1], inputs.chosen)
+
+    def _hidden(self, inputs: ModelInputs, share: Share) -> torch.Tensor:
+        """(n, H) hidden states at this rank's share of the chosen tokens."""
+        with ExitStack() as hooks:
+            if share.layout is not None:
+                inputs = replace(inputs, layout=share.layout)
+                hooks.enter_context(cut_at(self.model.get_decoder(), share.layout))
+                tower = vision_tower(self.model)
+                if inputs.media and tower is not None and why_not_shared(self.model) is None:
+                    hooks.enter_context(shared(tower, share.layout.group))
+            return self._run(self.model.base_model, inputs).last_hidden_state.flatten(0, 1)[share.chosen]
 
     def taken(self, pixels: torch.Tensor) -> torch.Tensor:
         """A tensor of pictures in the type of the weights, which not every family casts to; counts and times stay."""
@@ -165,6 +194,10 @@ class Valued(Scored):
         nn.init.zeros_(self.value_head.weight)
 
     @property
+    def exact(self) -> tuple[nn.Module, ...]:
+        return (self.value_head,)
+
+    @property
     def saved(self) -> nn.Module:
         return self
 
@@ -180,10 +213,11 @@ class Valued(Scored):
         against: torch.Tensor | None = None,
     ) -> TokenScores:
         """Values (N,) of the chosen tokens in the place of log-probs; nothing but `inputs` is used."""
+        share = self._share(inputs)
         with self.precision():
-            hidden = self._hidden(inputs)
+            hidden = self._hidden(inputs, share)
         values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
-        return TokenScores(values, torch.zeros_like(values), torch.zeros_like(values))
+        return TokenScores(*share.together((values, torch.zeros_like(values), torch.zeros_like(values))))
 
 
 class Unadapted(Scored):
@@ -196,6 +230,10 @@ class Unadapted(Scored):
         super().__init__(policy.model, policy.packed, compute_dtype=policy.compute_dtype)
         self.banned = policy.banned
         self._policy = (policy,)  # in a tuple, so that it does not count as a part of this module
+
+    @property
+    def root(self) -> Scored:
+        return self._policy[0]
 
     def train(self, mode: bool = True) -> "Unadapted":
         """The mode of the policy, too: there is but one module."""

@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 from easyr1.algorithms.kl import kl_coefficient
+from easyr1.algorithms.needs import NEEDS
 from easyr1.batch import Group
+from easyr1.cluster.engines import Balance, SharedRollout, SharedTrain
+from easyr1.cluster.group import LocalGroup, WorkerGroup
 from easyr1.config.load import dump
 from easyr1.config.paths import find_file
 from easyr1.config.plan import Facts, Plan
@@ -23,13 +26,9 @@ from easyr1.data.loader import Loader, Share
 from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
 from easyr1.data.sources import labels
-from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress as Tick
-from easyr1.engines.train import TorchTrain
 from easyr1.errors import ConfigError
-from easyr1.models.build import build, load_model_config, local_folder
-from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
-from easyr1.models.scored import Scored
+from easyr1.models.build import load_model_config, local_folder
 from easyr1.rewards.load import load_reward
 from easyr1.rewards.score import hidden_columns_note, score
 from easyr1.rewards.worker import RewardSpec, RewardWorker
@@ -38,17 +37,16 @@ from easyr1.tracking.progress import Progress
 from easyr1.trainer.checkpoint import Checkpoints
 from easyr1.trainer.collect import Collector, Draws, DynamicSampler
 from easyr1.trainer.credit import punish_overlong
+from easyr1.trainer.learner import Learner
 from easyr1.trainer.loop import Trainer
 from easyr1.trainer.parts import (
-    actor_learner,
-    critic_learner,
     group_filter,
     model_spec,
-    reference_engine,
-    rollout_engine,
+    optim_spec,
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
+from easyr1.trainer.rank import Rank, no_media
 from easyr1.trainer.stop import StopSignals
 
 
@@ -224,35 +222,41 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
     own = start if start is not None and checkpoints.is_own(start.folder) else None
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
+    with open_group(inputs, progress) as group:
+        tracker = Tracker(
+            trainer_keys.logger,
+            plan.run_folder,
+            console,
+            json.loads(dump(config, inputs.given)),
+            total_steps=plan.total_steps,
+            resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
+            identity={} if own is None else own.state["trackers"],
+        )
+        try:
+            with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
+                trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
+                _tell_adapters(group, tracker)
+                if start is not None:
+                    trainer.resume(start.folder, start.state)
+                if not trainer_keys.val_only:  # from here on steps are made anew
+                    checkpoints.set_aside_after(None if start is None else start.folder)
+                yield trainer
+        finally:
+            tracker.finish()
+
+
+@contextmanager
+def open_group(inputs: Inputs, progress: Progress) -> Iterator[WorkerGroup]:
+    """The ranks with their models: one in this process, or several in their own."""
+    make = Rank(inputs.config, inputs.plan, inputs.media)
     with progress.phase("building the model"):
-        scored = build(model_spec(config, plan))
-    media = inputs.media.inputs if inputs.media is not None else _no_media
-    tracker = Tracker(
-        trainer_keys.logger,
-        plan.run_folder,
-        console,
-        json.loads(dump(config, inputs.given)),
-        total_steps=plan.total_steps,
-        resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
-        identity={} if own is None else own.state["trackers"],
-    )
-    try:
-        with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
-            trainer = _trainer(inputs, scored, media, worker, tracker, progress, checkpoints)
-            _tell_adapters(trainer)
-            if start is not None:
-                trainer.resume(start.folder, start.state)
-            if not trainer_keys.val_only:  # from here on steps are made anew
-                checkpoints.set_aside_after(None if start is None else start.folder)
-            yield trainer
-    finally:
-        tracker.finish()
+        group = LocalGroup(make())
+    yield group
 
 
 def _trainer(
     inputs: Inputs,
-    scored: Scored,
-    media: MediaInputs,
+    group: WorkerGroup,
     worker: RewardWorker,
     tracker: Tracker,
     progress: Progress,
@@ -272,10 +276,11 @@ def _trainer(
             punish_overlong(groups, limit, buffer, algorithm.overlong_penalty_factor)
 
     sampling = train_sampling(config)
-    reference = reference_engine(config, plan, scored, media)
-    rollout = rollout_engine(config, plan, scored, media)
+    balance = Balance()
+    rollout = SharedRollout(group, balance)
+    learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
-    collector = Collector(rollout, score_training_groups, progress, quiet, inputs.media)
+    collector = Collector(rollout, score_training_groups, progress, quiet)
     batch_size, shares = config.data.rollout_batch_size, row_shares(config, inputs.train)
     if config.trainer.val_only:  # nothing is drawn, however few training rows there are
         batch_size = min(batch_size, len(inputs.train) if shares is None else sum(share.draws for share in shares))
@@ -292,42 +297,61 @@ def _trainer(
         draws=Draws(loader, inputs.media, config.data.on_bad_media == "skip", tell),
         val_prompts=inputs.val,
         collector=collector,
-        val_collector=Collector(rollout, score_groups, progress, quiet, inputs.media),
+        val_collector=Collector(rollout, score_groups, progress, quiet),
         dynamic=DynamicSampler(collector, group_filter(config)) if algorithm.online_filtering else None,
         sampling=sampling,
         val_sampling=replace(sampling, **val_sampling(config)),
-        actor=actor_learner(config, plan, scored, media, reference),
-        critic=critic_learner(config, plan, media),
-        reference=reference,
+        actor=learners["actor"],
+        critic=learners.get("critic"),
+        reference=_engine(inputs, group, "reference", balance) if plan.needs_reference else None,
         kl=kl_coefficient(
             algorithm.kl_type, algorithm.kl_coef, target=algorithm.kl_target, horizon=algorithm.kl_horizon
         ),
         checkpoints=checkpoints,
         tracker=tracker,
         progress=progress,
-        picture=inputs.media.image if inputs.media is not None else _no_media,
-        copy_model_files=partial(_copy_model_files, inputs, scored),
+        picture=inputs.media.image if inputs.media is not None else no_media,
+        balance=balance,
+        copy_model_files=partial(_copy_model_files, inputs, group),
         stop=StopSignals(),
     )
 
 
-def _copy_model_files(inputs: Inputs, scored: Scored, actor: Path) -> None:
+def _engine(inputs: Inputs, group: WorkerGroup, name: str, balance: Balance) -> SharedTrain:
+    media_tokens = inputs.media.num_tokens if inputs.media is not None else no_media
+    return SharedTrain(group, name, media_tokens, balance)
+
+
+def _learners(inputs: Inputs, group: WorkerGroup, balance: Balance) -> dict[str, Learner]:
+    """The actor, and the critic where the estimator asks for values."""
+    config, plan = inputs.config, inputs.plan
+    names: list[Literal["actor", "critic"]] = ["actor"]
+    if NEEDS[config.algorithm.adv_estimator].values:
+        names.append("critic")
+    keys = {"actor": config.worker.actor, "critic": config.worker.critic}
+    return {
+        name: Learner(
+            name,
+            _engine(inputs, group, name, balance),
+            optim_spec(keys[name].optim, keys[name].max_grad_norm, plan),
+            keys[name].global_batch_size,
+            keys[name].ppo_epochs,
+        )
+        for name in names
+    }
+
+
+def _copy_model_files(inputs: Inputs, group: WorkerGroup, actor: Path) -> None:
     """All that a model's folder holds besides weights; adapters also as peft reads them, with their base's name."""
-    scored.model.config.save_pretrained(actor / FILES_FOLDER)
-    inputs.chat.copy_files(actor / FILES_FOLDER)
-    model = inputs.config.worker.actor.model
+    model, base = inputs.config.worker.actor.model, None
     if model.lora.rank:
-        base = local_folder(str(model.model_path))
-        write_adapter(scored, actor / ADAPTER_FOLDER, str(model.model_path if base is None else base.absolute()))
+        folder = local_folder(str(model.model_path))
+        base = str(model.model_path if folder is None else folder.absolute())
+    group.call_all("files.write", actor, base)
+    inputs.chat.copy_files(actor / FILES_FOLDER)
 
 
-def _tell_adapters(trainer: Trainer) -> None:
+def _tell_adapters(group: WorkerGroup, tracker: Tracker) -> None:
     """Which layers of the trained models got adapters, in short for people and in full for the run folder."""
-    for name, engine in trainer.engines().items():
-        if isinstance(engine, TorchTrain) and (found := describe(engine.scored)) is not None:
-            sentence, layers = found
-            trainer.tracker.event("lora", model=name, layers=layers, message=f"{name}: {sentence}")
-
-
-def _no_media(handle: str) -> NoReturn:
-    raise AssertionError(f"a text model was asked for the picture {handle}")
+    for name, (sentence, layers) in group.call_all("files.adapters")[0].items():
+        tracker.event("lora", model=name, layers=layers, message=f"{name}: {sentence}")

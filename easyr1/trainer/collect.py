@@ -75,10 +75,7 @@ class Draws:
 
 
 class Collector:
-    """Samples answers and has them scored, in training and validation alike; `quiet` sampling shows no progress.
-
-    The pictures of its prompts are decoded ahead of the sampler by the store of `media`.
-    """
+    """Samples answers and has them scored, in training and validation alike; `quiet` sampling shows no progress."""
 
     def __init__(
         self,
@@ -86,9 +83,7 @@ class Collector:
         score: Score,
         progress: Progress,
         quiet: bool = False,
-        media: Media | None = None,
     ) -> None:
-        self.media = media
         self.rollout = rollout
         self.score = score
         self.progress = progress
@@ -97,8 +92,6 @@ class Collector:
     def collect(self, prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, what: str = "") -> list[Group]:
         """One group for each prompt, its answers scored. `what` names the occasion in progress lines."""
         total = len(prompts) * sampling.n
-        if self.media is not None:
-            self.media.prefetch(handle for prompt in prompts for handle in prompt.media)
         shown = nullcontext() if self.quiet else self.progress.phase(f"{what}sampling", total)
         with clock.phase("gen"), shown as tick:
             answers = self.rollout.generate(prompts, sampling, tick)

@@ -1,5 +1,6 @@
 """What is known before anything is loaded: what this version's code offers, and what this machine has."""
 
+import os
 from dataclasses import replace
 
 from easyr1.algorithms.needs import KL_NAMES, LOSS_NAMES, NEEDS
@@ -22,8 +23,10 @@ def code_facts(dry_run: bool = False) -> Facts:
 
 
 def machine_facts(facts: Facts) -> Facts:
-    """The same, with the GPUs that torch sees on this machine."""
+    """The same, with the GPUs that torch sees on this machine, and whether a cluster of Ray is named."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return replace(facts, device="cuda" if gpus else "cpu", num_devices=gpus)
+    return replace(
+        facts, device="cuda" if gpus else "cpu", num_devices=gpus, cluster=bool(os.environ.get("RAY_ADDRESS"))
+    )

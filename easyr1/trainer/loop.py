@@ -15,6 +15,7 @@ import numpy as np
 from easyr1.algorithms.kl import KLCoefficient
 from easyr1.algorithms.needs import FULL_KL, NEEDS
 from easyr1.batch import Group, Prompt, Sums, all_samples
+from easyr1.cluster.engines import Balance
 from easyr1.config.load import to_mapping
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
@@ -60,6 +61,7 @@ class Trainer:
     tracker: Tracker
     progress: Progress
     picture: Callable[[str], Picture]  # handle -> what the model sees
+    balance: Balance  # of what the ranks are given
     copy_model_files: Callable[[Path], object]  # configuration, tokenizer and processor into a folder
     stop: StopSignals
     step: int = 0
@@ -100,13 +102,14 @@ class Trainer:
     def take_step(self) -> dict[str, float]:
         """One rollout and its updates. Returns the metrics of its validation, if it was due."""
         clock = Clock()
+        self.balance.take()  # that of a validation
         with self.stop.at_once():  # what changes in here is put back by `whole`
             groups, metrics = self.gather(clock)
             self.score(groups, clock)
         self.step += 1
         metrics = self.credit(groups, clock) | metrics
         metrics |= self.update(groups, clock)
-        self.tracker.log(metrics | clock.metrics(*count_tokens(groups)), self.step)
+        self.tracker.log(metrics | self.balance.take() | clock.metrics(*count_tokens(groups)), self.step)
         self.validated, self.whole = False, self.state()
         validation_is_due = self.is_due(self.config.trainer.val_freq) and self.stop.asked is None
         found = self.validate() if validation_is_due else {}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from easyr1.algorithms.losses import Clip
-from easyr1.algorithms.needs import FULL_KL, NEEDS
+from easyr1.algorithms.needs import FULL_KL
 from easyr1.config.plan import Plan
 from easyr1.config.resolve import computed_in, full_dtype
 from easyr1.config.schema import ActorConfig, Config, CriticConfig, LoraConfig, OptimConfig
@@ -17,7 +17,6 @@ from easyr1.models.build import ModelSpec, build, build_critic, load_model_confi
 from easyr1.models.lora import LoraSpec
 from easyr1.models.scored import Scored, Unadapted
 from easyr1.trainer.collect import Filter
-from easyr1.trainer.learner import Learner
 
 
 def model_spec(config: Config, plan: Plan) -> ModelSpec:
@@ -45,19 +44,18 @@ def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
     return LoraSpec(lora.rank, lora.alpha, lora.target_modules, lora.exclude_modules, lora.dropout, key)
 
 
-def actor_learner(
+def actor_engine(
     config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None
-) -> Learner:
+) -> TorchTrain:
     """The policy, trained; the whole KL is measured beside the reference."""
     actor = config.worker.actor
     scored.entropy_gradient = actor.entropy_coef > 0
-    optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
     score_budget, update_budget = budgets(config, actor, "actor")
     objective = policy_objective(config, plan)
     temperature = config.worker.rollout.temperature
     against = reference.scored if reference is not None and config.algorithm.kl_penalty == FULL_KL else None
-    engine = TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim, against)
-    return Learner("actor", engine, optim, actor.global_batch_size, actor.ppo_epochs)
+    optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
+    return TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim, against)
 
 
 def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
@@ -82,12 +80,10 @@ def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
     )
 
 
-def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | None:
-    """A value model for the estimators that need one; its weights are the actor's unless it names others."""
-    if not NEEDS[config.algorithm.adv_estimator].values:
-        return None
+def critic_spec(config: Config, plan: Plan) -> ModelSpec:
+    """The value model of estimators that need one; its weights are the actor's unless it names others."""
     critic = config.worker.critic
-    spec = replace(
+    return replace(
         model_spec(config, plan),
         path=str(critic.model.model_path or config.worker.actor.model.model_path),
         param_dtype=full_dtype(critic.fsdp.torch_dtype) or "float32",
@@ -99,11 +95,15 @@ def critic_learner(config: Config, plan: Plan, media: MediaInputs) -> Learner | 
         gradient_checkpointing=critic.model.enable_gradient_checkpointing,
         lora=lora_spec(critic.model.lora, "critic"),
     )
-    optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
+
+
+def critic_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain:
+    """The value model, trained."""
+    critic = config.worker.critic
     score_budget, update_budget = budgets(config, critic, "critic")
     objective = ValueObjective(critic.loss_avg_mode, critic.cliprange_value)
-    engine = TorchTrain(build_critic(spec), media, 1.0, score_budget, update_budget, objective, optim)
-    return Learner("critic", engine, optim, critic.global_batch_size, critic.ppo_epochs)
+    scored, optim = build_critic(critic_spec(config, plan)), optim_spec(critic.optim, critic.max_grad_norm, plan)
+    return TorchTrain(scored, media, 1.0, score_budget, update_budget, objective, optim)
 
 
 def reference_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchTrain | None:

@@ -116,6 +116,38 @@ def with_facts(base=CPU, **changes):
             ["100 prompts", "8 ranks"],
         ),
         (["worker.actor.ulysses_size=3", "trainer.n_gpus_per_node=8"], CPU, "worker.actor.ulysses_size", ["3", "8"]),
+        (["worker.ref.fsdp.fsdp_size=3", "trainer.n_gpus_per_node=8"], CPU, "worker.ref.fsdp.fsdp_size", ["3", "8"]),
+        (
+            ["worker.actor.ulysses_size=2", "trainer.n_gpus_per_node=6"],
+            CPU,
+            "data.rollout_batch_size",
+            ["512 prompts", "3 times 2 ranks", "513 prompts or 4 ranks"],
+        ),
+        (
+            ["worker.actor.ulysses_size=2", "trainer.n_gpus_per_node=2", "algorithm.adv_estimator=with_values"],
+            CPU,
+            "worker.critic.ulysses_size",
+            ["1 ranks share a sequence of the critic and 2", "set the same number"],
+        ),
+        (
+            ["worker.actor.ulysses_size=2", "worker.actor.padding_free=false", "trainer.n_gpus_per_node=2"],
+            CPU,
+            "worker.actor.padding_free",
+            ["padded rows", "2 ranks"],
+        ),
+        (
+            [
+                "trainer.n_gpus_per_node=8",
+                "worker.actor.ulysses_size=4",
+                "data.rollout_batch_size=8",
+                "worker.actor.global_batch_size=2",
+                "worker.rollout.n=2",
+                "worker.actor.micro_batch_size_per_device_for_update=3",
+            ],
+            CPU,
+            "worker.actor.micro_batch_size_per_device_for_update",
+            ["3 samples", "only 2 per update", "2 times 4 ranks"],
+        ),
         (["worker.rollout.n=1"], CPU, "worker.rollout.n", ["1 answer", "at least 2", "grpo"]),
         (["worker.rollout.temperature=0"], CPU, "worker.rollout.temperature", ["above 0"]),
         (["worker.rollout.max_model_len=4000"], CPU, "worker.rollout.max_model_len", ["4000", "2048 + 2048 = 4096"]),
@@ -223,7 +255,6 @@ def test_contradictions_stop_at_once_with_numbers_and_cure(argv, facts, key, num
     [
         ("worker.rollout.name=vllm", "vLLM sampler is not available"),
         ("worker.hybrid_engine=false", "separate devices is not available"),
-        ("trainer.nnodes=2", "more than one rank is not available"),
     ],
 )
 def test_features_of_later_versions_stop_a_start_and_are_noted_in_a_dry_run(argument, message):
@@ -249,7 +280,13 @@ def test_missing_gpus_stop_a_start_and_are_noted_in_a_dry_run():
         ([], CPU, "cpu", 1),
         (["trainer.n_gpus_per_node=1"], CPU, "cpu", 1),
         ([], Facts(device="cuda", num_devices=1), "cuda", 1),
-        ([], Facts(device="cuda", num_devices=8), "cuda", 1),
+        ([], Facts(device="cuda", num_devices=8), "cuda", 8),
+        (["trainer.nnodes=2"], Facts(device="cuda", num_devices=8), "cuda", 16),
+        (["trainer.nnodes=2", "trainer.n_gpus_per_node=4"], CPU, "cuda", 8),
+        (["trainer.n_gpus_per_node=4"], with_facts(cluster=True), "cuda", 4),
+        (["trainer.nnodes=2"], CPU, "cpu", 2),
+        (["trainer.device=cpu", "trainer.n_gpus_per_node=2"], CPU, "cpu", 2),
+        (["trainer.device=cpu", "trainer.n_gpus_per_node=2"], Facts(device="cuda", num_devices=1), "cpu", 2),
         ([], Facts(device="cuda"), "cuda", 1),
         (["trainer.device=cpu"], Facts(device="cuda", num_devices=8), "cpu", 1),
         ([], Facts(), None, 1),
@@ -261,9 +298,15 @@ def test_device_and_ranks(argv, facts, device, world_size):
     assert (plan.device, plan.world_size) == (device, world_size)
 
 
-def test_unused_gpus_and_the_fall_back_to_the_cpu_are_noted():
-    assert "8 GPUs are visible; this version uses 1" in plan_of(facts=Facts(device="cuda", num_devices=8)).notes
-    assert any("no GPU is visible" in note for note in plan_of().notes)
+def test_the_fall_back_to_the_cpu_is_noted():
+    assert "no GPU is visible: the run computes on the CPU" in plan_of().notes
+    assert any("trainer.device=cuda asks for GPUs of others" in note for note in plan_of("trainer.nnodes=2").notes)
+
+
+def test_gpus_of_other_machines_are_counted_by_the_user_where_this_one_has_none():
+    error = refused("trainer.device=cuda", "trainer.nnodes=2")
+    assert error.key == "trainer.n_gpus_per_node"
+    assert "set their number" in str(error)
 
 
 def test_sizes_of_the_default_run():

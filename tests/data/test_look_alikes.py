@@ -132,7 +132,7 @@ def test_a_step_is_trained_on_them(tmp_path, name):
 
 def weights_of(trainer):
     """A weight of the text model, and one of the vision tower if there is one."""
-    named = dict(trainer.actor.engine.scored.model.named_parameters())
+    named = dict(runs.engine(trainer).scored.model.named_parameters())
     text = next(name for name in named if name.endswith("mlp.up_proj.weight") and "visual" not in name)
     vision = next((name for name in named if "visual" in name), None)
     found = {"text": text} | ({} if vision is None else {"vision": vision})

@@ -47,7 +47,7 @@ def test_two_steps_then_resumed_equals_three_in_one_go(tmp_path, name):
     assert max(steps) == max(again) == 3
     assert all(steps[step]["actor/grad_norm"] > 0 for step in (1, 2, 3))
     assert steps[3]["actor/pg_loss"] == again[3]["actor/pg_loss"]
-    scored, other = straight.actor.engine.scored, resumed.actor.engine.scored  # type: ignore[attr-defined]
+    scored, other = runs.engine(straight).scored, runs.engine(resumed).scored
     assert scored.packed == (FAMILIES[name].layout == PACKED)
     after = other.model.state_dict()
     for weight, tensor in scored.model.state_dict().items():

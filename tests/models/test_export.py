@@ -76,7 +76,7 @@ def train(folder: Path, kind: str, sizes: dict, settings: dict) -> Trained:
     """One step on a tiny model."""
     tiny.save(kind, folder / kind, **sizes)
     trainer, _ = runs.run(runs.arguments(folder, kind, rows=2, **BRIEF, **settings))
-    scored = trainer.actor.engine.scored
+    scored = runs.engine(trainer).scored
     tensors = {name: tensor.detach().clone() for name, tensor in scored.merged_tensors()}
     inputs, logits = scenes.live_logits(scored, kind)
     return Trained(kind, folder / kind, folder / "run" / "global_step_1", inputs, logits, tensors)
@@ -450,7 +450,7 @@ def test_an_adapter_is_merged_in_float32_whatever_its_base_is_stored_in(tmp_path
     base = tiny.save("qwen2", tmp_path / "qwen2")
     transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     trainer, _ = runs.run(runs.arguments(tmp_path, "qwen2", rows=2, **BRIEF, **LORA))
-    inputs, live = scenes.live_logits(trainer.actor.engine.scored, "qwen2")
+    inputs, live = scenes.live_logits(runs.engine(trainer).scored, "qwen2")
     one = Trained("qwen2", base, tmp_path / "run" / "global_step_1", inputs, live, {})
     model = loaded(one, export(one.step, tmp_path / "out"))
     assert model.dtype == torch.float32

@@ -101,7 +101,7 @@ def test_a_resumed_critic_is_the_one_that_was_saved(tmp_path):
             path = tmp_path / name
             arguments = runs.arguments(tmp_path, **common, trainer__max_steps=stop, trainer__save_checkpoint_path=path)
             trainer, _ = runs.run(arguments)
-        states.append(trainer.critic.engine.scored.state_dict())
+        states.append(runs.engine(trainer, "critic").scored.state_dict())
     assert states[0]["value_head.weight"].abs().max() > 0
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
@@ -109,7 +109,7 @@ def test_a_resumed_critic_is_the_one_that_was_saved(tmp_path):
 def test_the_critic_may_be_another_model(tmp_path):
     other = tiny.save("llama", tmp_path / "other", num_hidden_layers=1)
     trainer, _ = runs.run(runs.arguments(tmp_path, **GAE, worker__critic__model__model_path=other))
-    assert type(trainer.critic.engine.scored.model).__name__ == "LlamaForCausalLM"
+    assert type(runs.engine(trainer, "critic").scored.model).__name__ == "LlamaForCausalLM"
 
 
 def test_remax_compares_with_a_greedy_answer(tmp_path):

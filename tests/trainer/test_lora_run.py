@@ -6,7 +6,6 @@ import pytest
 import runs
 import torch
 
-from easyr1.engines.train import TorchTrain
 from easyr1.errors import CheckpointError
 from easyr1.models.lora import adapter_parameters
 from easyr1.models.shards import shapes
@@ -28,9 +27,8 @@ LAYERS = [
 
 
 def adapters(trainer: Trainer) -> dict[str, torch.Tensor]:
-    assert isinstance(trainer.actor.engine, TorchTrain)
     return {
-        name: tensor.detach().clone() for name, tensor in adapter_parameters(trainer.actor.engine.scored.model).items()
+        name: tensor.detach().clone() for name, tensor in adapter_parameters(runs.engine(trainer).scored.model).items()
     }
 
 
@@ -41,8 +39,7 @@ def test_training_starts_at_a_kl_of_exactly_zero(tmp_path, penalty, dtype):
     trainer, _ = runs.run(
         runs.arguments(tmp_path, "qwen2_5_vl", **settings, worker__actor__fsdp__mp_param_dtype=dtype)
     )
-    assert isinstance(trainer.actor.engine, TorchTrain) and isinstance(trainer.reference, TorchTrain)
-    assert trainer.reference.scored.model is trainer.actor.engine.scored.model
+    assert runs.engine(trainer, "reference").scored.model is runs.engine(trainer).scored.model
     first, second = (runs.steps(tmp_path / "run")[step]["actor/kl_loss"] for step in (1, 2))
     assert first == 0.0 and second > 0.0
 
@@ -57,10 +54,10 @@ def test_the_run_tells_its_layers_trains_nothing_else_and_keeps_no_more(tmp_path
     base: dict[str, torch.Tensor] = {}
 
     def note(trainer):
-        base.update({name: tensor.clone() for name, tensor in trainer.actor.engine.scored.model.state_dict().items()})
+        base.update({name: tensor.clone() for name, tensor in runs.engine(trainer).scored.model.state_dict().items()})
 
     trainer, _ = runs.run(runs.arguments(tmp_path, "qwen2_5_vl", **LORA), note)
-    after = trainer.actor.engine.scored.model.state_dict()
+    after = runs.engine(trainer).scored.model.state_dict()
     moved = {name for name, tensor in base.items() if not torch.equal(tensor, after[name])}
     assert moved == adapters(trainer).keys()
     (event,) = [row for row in runs.rows(tmp_path / "run", "events.jsonl") if row["kind"] == "lora"]
@@ -83,7 +80,7 @@ def test_a_resumed_run_goes_on_with_adapters_and_optimizer(tmp_path):
         trainer__save_checkpoint_path=tmp_path / "again",
     )
     resumed, _ = runs.run(again)
-    assert isinstance(resumed.actor.engine, TorchTrain) and resumed.actor.engine.version == 6
+    assert resumed.actor.engine.version == 6
     for (name, left), right in zip(adapters(straight).items(), adapters(resumed).values(), strict=True):
         assert torch.equal(left, right), name
 
@@ -93,11 +90,13 @@ def test_a_critic_with_adapters_learns_beside_its_value_head(tmp_path):
     before: dict[str, torch.Tensor] = {}
 
     def note(trainer):
-        before.update({name: one.detach().clone() for name, one in trainer.critic.engine.scored.named_parameters()})
+        before.update(
+            {name: one.detach().clone() for name, one in runs.engine(trainer, "critic").scored.named_parameters()}
+        )
 
     trainer, _ = runs.run(runs.arguments(tmp_path, "qwen2_5_vl", **settings), note)
-    assert trainer.critic is not None and isinstance(trainer.critic.engine, TorchTrain)
-    after = dict(trainer.critic.engine.scored.named_parameters())
+    assert trainer.critic is not None
+    after = dict(runs.engine(trainer, "critic").scored.named_parameters())
     moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
     trained = {name for name, tensor in after.items() if tensor.requires_grad}
     kept = shapes(tmp_path / "run/global_step_2/critic/model")

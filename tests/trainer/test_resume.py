@@ -37,7 +37,7 @@ def test_a_resumed_run_is_the_straight_run(tmp_path):
             trainer, _ = runs.run(
                 runs.arguments(tmp_path, **common, trainer__max_steps=stop, trainer__save_checkpoint_path=path), watch
             )
-        weights.append(trainer.actor.engine.scored.model.state_dict())
+        weights.append(runs.engine(trainer).scored.model.state_dict())
     assert [[prompt.row for prompt in batch] for batch in drawn[0]] == [[p.row for p in batch] for batch in drawn[1]]
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
@@ -182,7 +182,7 @@ def test_a_stopped_run_saves_its_last_whole_step_and_goes_on_exactly(tmp_path, w
     settings = {"trainer__max_steps": 4, "trainer__val_freq": 2, "trainer__val_before_train": "false"}
     settings |= {"trainer__save_freq": 2 if where == "save" else -1}
     straight = runs.arguments(tmp_path, **settings, trainer__save_checkpoint_path=tmp_path / "straight")
-    weights = runs.run(straight)[0].actor.engine.scored.model.state_dict()
+    weights = runs.engine(runs.run(straight)[0]).scored.model.state_dict()
     arguments = runs.arguments(tmp_path, **settings)
     status = runs.run_forked(arguments, lambda trainer: send(number, *STOPS[where](trainer)))
     assert os.waitstatus_to_exitcode(status) == 128 + number
@@ -192,7 +192,7 @@ def test_a_stopped_run_saves_its_last_whole_step_and_goes_on_exactly(tmp_path, w
     if where in ("validation", "update"):  # it was cut short, or not begun
         assert "val/reward_score" not in runs.steps(tmp_path / "run")[2]
     trainer, _ = runs.run(arguments)
-    for name, tensor in trainer.actor.engine.scored.model.state_dict().items():
+    for name, tensor in runs.engine(trainer).scored.model.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
     left, right = runs.steps(tmp_path / "straight"), runs.steps(tmp_path / "run")
     for step, metrics in left.items():  # the validation that was owed is there, too

@@ -1,0 +1,242 @@
+"""A cluster of Ray and room on it: an existing one or one started on the spot; a bundle of resources for each node."""
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.exceptions
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from easyr1.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[str], None]
+
+ROOM_TIMEOUT_S = 60.0  # for nodes that join late, and for resources that others still hold
+SHUTDOWN_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """The ranks of a run. `sequence` ranks that follow one another get the same share."""
+
+    nodes: int
+    ranks_per_node: int
+    device: str  # "cpu" or "cuda"
+    sequence: int = 1
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What a node must have for its ranks."""
+        cpus = {"CPU": float(self.ranks_per_node)}
+        return {**cpus, "GPU": float(self.ranks_per_node)} if self.device == "cuda" else cpus
+
+
+@contextmanager
+def connected(places: Places, tell: Tell, timeline: str | None = None) -> Iterator[None]:
+    """A cluster: the one that RAY_ADDRESS or `ray start` names, or one that lives as long as this block.
+
+    `timeline` is a file for Ray's timeline of all calls.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    handlers = _handlers()
+    try:
+        _connect(places, tell)
+    finally:
+        _restore(handlers)
+    try:
+        yield
+    finally:
+        failed = sys.exc_info()[0] is not None
+        _write_timeline(timeline)
+        _shut_down(failed)
+        _restore(handlers)
+
+
+def _connect(places: Places, tell: Tell) -> None:
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise ConfigError(
+            "trainer.nnodes",
+            f"RAY_ADDRESS={address} is an address of the Ray client; start the run on a node of the cluster (or by "
+            "`ray job submit`) with RAY_ADDRESS=auto",
+        )
+    # At WARNING Ray tells that it protects a cluster of its own by a token, at each start.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    found = address or _running_here()
+    if found and found != "local":
+        tell(f"connecting to the Ray cluster at {found}")
+        try:
+            ray.init(address=found, **options)
+        except ConnectionError as error:
+            raise ConfigError(
+                "trainer.nnodes",
+                f"no Ray cluster answers at {found} ({error}); start one with `ray start --head`, or unset "
+                "RAY_ADDRESS and run `ray stop` to let a run on one machine start its own",
+            ) from error
+        return
+    if places.nodes > 1:
+        raise ConfigError(
+            "trainer.nnodes",
+            f"{places.nodes} nodes need a Ray cluster, and none is found here: run `ray start --head` on this machine "
+            "and `ray start --address=THIS_MACHINE:6379` on the others, or set RAY_ADDRESS (docs/distributed.md)",
+        )
+    tell(f"starting Ray for {places.world} ranks on this machine")
+    cpus = max(places.world, os.cpu_count() or 1)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
+
+
+def _running_here() -> str | None:
+    """The address of the cluster that `ray start` noted on this machine, if something listens there.
+
+    It is where `ray.init()` looks, which would wait long for a cluster that has ended without `ray stop`.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    address = canonicalize_bootstrap_address(None)  # type: ignore
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return None
+    return address
+
+
+def _handlers() -> dict[int, Any]:
+    """Ray puts a handler of its own on SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _write_timeline(file: str | None) -> None:
+    if file is None:
+        return
+    path = Path(file).expanduser().absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ray.timeline(str(path))
+    except (OSError, ray.exceptions.RayError) as error:
+        log.warning("trainer.ray_timeline: %s was not written (%s)", path, error)
+
+
+def _shut_down(failed: bool) -> None:
+    """Leave the cluster; a process that cannot be killed may keep Ray waiting, but not us."""
+    thread = threading.Thread(target=ray.shutdown, daemon=True)
+    thread.start()
+    thread.join(SHUTDOWN_TIMEOUT_S)
+    if thread.is_alive():
+        log.warning("Ray does not end; processes of it may be left on this machine")
+        atexit.register(_leave, int(failed))  # called before what Ray registered, which would wait again
+
+
+def _leave(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
+@contextmanager
+def room(places: Places, tell: Tell, timeout_s: float = ROOM_TIMEOUT_S) -> Iterator[PlacementGroup]:
+    """Resources for all ranks, those of a node together. Raises ConfigError if they are not there in time."""
+    _check_totals(places, tell, timeout_s)
+    group = placement_group(
+        [places.bundle] * places.nodes, strategy="STRICT_SPREAD" if places.nodes > 1 else "STRICT_PACK"
+    )
+    try:
+        _await(group, places, tell, timeout_s)
+        yield group
+    finally:
+        remove_placement_group(group)
+
+
+def _check_totals(places: Places, tell: Tell, timeout_s: float) -> None:
+    """Enough nodes that have what their ranks need. Where several are needed, the others may still be joining."""
+    end = time.monotonic() + (timeout_s if places.nodes > 1 else 0)
+    told = False
+    while len(_fitting(places)) < places.nodes:
+        if time.monotonic() >= end:
+            raise ConfigError(_key(places), f"{_asked(places)}, but {_there()}; {_cure(places)}")
+        if not told:
+            tell(f"waiting for nodes: {_asked(places)}, {_there()}")
+            told = True
+        time.sleep(0.5)
+
+
+def _await(group: PlacementGroup, places: Places, tell: Tell, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    told = False
+    while not group.wait(timeout_seconds=1):
+        if time.monotonic() >= end:
+            free = ", ".join(f"{amount:g} {name}" for name, amount in _free().items()) or "nothing"
+            raise ConfigError(
+                _key(places),
+                f"{_asked(places)}; the cluster has them, but others use them: {free} free after {timeout_s:g} s; "
+                "wait for the others to end (`ray status` shows them), or ask for less",
+            )
+        if not told:
+            tell("waiting for resources that others use on the cluster")
+            told = True
+
+
+def _fitting(places: Places) -> list[dict[str, Any]]:
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and all(node["Resources"].get(name, 0) >= much for name, much in places.bundle.items())
+    ]
+
+
+def _key(places: Places) -> str:
+    return "trainer.n_gpus_per_node" if places.nodes == 1 else "trainer.nnodes"
+
+
+def _asked(places: Places) -> str:
+    parts = " and ".join(f"{much:g} {name}{'s' * (much != 1)}" for name, much in places.bundle.items())
+    nodes = "1 node" if places.nodes == 1 else f"each of {places.nodes} nodes"
+    return f"{places.world} ranks ask for {parts} on {nodes}"
+
+
+def _there() -> str:
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    each = "; ".join(
+        f"{node['NodeManagerAddress']}: {node['Resources'].get('CPU', 0):g} CPUs, "
+        f"{node['Resources'].get('GPU', 0):g} GPUs"
+        for node in nodes
+    )
+    return f"the Ray cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} ({each})"
+
+
+def _free() -> dict[str, float]:
+    return {name: much for name, much in ray.available_resources().items() if name in ("CPU", "GPU")}
+
+
+def _cure(places: Places) -> str:
+    start = "start more nodes with `ray start --address=HEAD:6379`" if places.nodes > 1 else "ask for fewer ranks"
+    return f"{start}, or give nodes more with `ray start --num-cpus` and `--num-gpus`"

@@ -79,7 +79,7 @@ def vllm_rollout(folder: Path, scene: scenes.Scene, kind: str, **settings) -> Vl
     sees = kind in tiny.VISION_KINDS
     asked = VllmSettings(
         str(folder),
-        **{"dtype": "float32", "max_model_len": 512, "sees": sees, "enforce_eager": True}
+        **{"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
         | {"engine_kwargs": {"kv_cache_memory_bytes": CACHE_BYTES}}
         | settings,
     )

@@ -4,6 +4,9 @@ The one door to vllm, which is imported when an engine is built. Prompts go in a
 pixel tensors, so nothing is tokenised or resized a second time. Does not know rewards, text or optimizers.
 """
 
+# pyright: reportMissingImports=false
+# (an optional package, which is not in the environment of every checkout)
+
 import random
 import signal
 import threading
@@ -17,11 +20,15 @@ import torch
 
 from easyr1 import seeding
 from easyr1.batch import Completion, Prompt
+from easyr1.config.sampler import NAME_KEY, wrong_version
+from easyr1.data.processor import image_token_id
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
-from easyr1.engines.vllm_settings import VllmSettings, arguments, check_version, installed_version, set_environment
+from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment
 from easyr1.errors import ConfigError, DataError, first_line
+from easyr1.models.scored import Scored
 
+PICTURE_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BANNED = "easyr1_banned_ids"  # name in vLLM's additional_config
@@ -57,7 +64,7 @@ class VllmRollout:
         self.vision = vision
         self.version = 0
         self.asleep = False
-        self.llm = start(settings, sorted(banned)) if llm is None else llm
+        self.llm = start(settings, sorted(banned), sees=vision is not None) if llm is None else llm
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
@@ -176,14 +183,30 @@ class _Call:
                 self.engine.step()
 
 
-def start(settings: VllmSettings, banned: Sequence[int]) -> Any:
+def beside_trainer(settings: VllmSettings, scored: Scored, media: MediaInputs, stop_ids: Iterable[int]) -> VllmRollout:
+    """The sampler of a trained model, in the same process; ConfigError where vLLM cannot be given its pictures."""
+    config = scored.model.config
+    vision, token = None, image_token_id(config)
+    if token is not None:
+        if config.model_type not in PICTURE_MODELS:
+            raise ConfigError(
+                NAME_KEY,
+                f"vLLM is given pictures for {', '.join(PICTURE_MODELS)} in this version, not for "
+                f"{config.model_type}; set torch",
+            )
+        vision = Vision(token, config.vision_config.spatial_merge_size)
+    return VllmRollout(settings, media, stop_ids, scored.banned.tolist(), vision)
+
+
+def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
     """vllm.LLM with these settings. ConfigError where it is missing, of another version or refuses them."""
-    check_version(installed_version())
+    if (error := wrong_version(installed_vllm())) is not None:
+        raise error
     set_environment(settings.device)
     import vllm
 
     ours = {"logits_processors": [_bans_class()]} if banned else {}
-    asked = arguments(settings)
+    asked = arguments(settings, sees)
     asked["additional_config"] = dict(asked.get("additional_config") or {}) | {BANNED: list(banned)}
     with _random_numbers_kept():
         try:
@@ -295,10 +318,11 @@ def _report_whole_distributions(worker: Any) -> None:
 
 def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights, of which there must be one at least."""
-    number = -1
-    for number, named in enumerate(weights):
+    names = []
+    for named in weights:
+        names.append(named[0])
         yield named
-    assert number >= 0, "vLLM holds weights of its own and was given none"
+    assert names, "vLLM holds weights of its own and was given none"
 
 
 def _devices() -> list[int]:

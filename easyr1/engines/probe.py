@@ -68,6 +68,6 @@ class ProbedRollout:
         raise SyncError(
             f"after {self.loads} updates of the sampler's weights the probe (row {prompt.row}) has a log-prob of "
             f"{answer.log_probs.sum():.4f} in the sampler and of {trained.sum():.4f} in the trainer; its "
-            f"{len(answer.ids)} tokens differ by {gap:.2g} on average, at most {self.tolerance:g} is allowed. What was "
-            "sampled is not what would be trained: set worker.rollout.name=torch, or see docs/vllm.md"
+            f"{len(answer.ids)} tokens differ by {gap:.2g} on average, at most {self.tolerance:g} is allowed. What "
+            "was sampled is not what would be trained; set worker.rollout.name=torch, or see docs/vllm.md"
         )

@@ -138,7 +138,7 @@ class _Call:
         params = sampling_params(self.sampling, self.rollout.stop_ids, self._seed(prompt, number))
         try:
             self.engine.add_request(name, wanted, params)
-        except ValueError as error:
+        except refusals() as error:
             raise DataError(f"row {prompt.row}: vLLM does not take the prompt ({first_line(error)})") from error
 
     def _seed(self, prompt: Prompt, number: int) -> int | None:
@@ -211,10 +211,17 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
     with _random_numbers_kept():
         try:
             llm = vllm.LLM(**asked, **ours)
-        except (ValueError, TypeError) as error:
+        except refusals() as error:
             raise ConfigError("worker.rollout", f"vLLM {vllm.__version__} refuses: {first_line(error)}") from error
     llm.collective_rpc(_report_whole_distributions)
     return llm
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises where it does not take what it is given."""
+    from vllm.exceptions import VLLMError
+
+    return ValueError, TypeError, VLLMError
 
 
 def sampling_params(sampling: Sampling, stop_ids: Sequence[int], seed: int | None) -> Any:

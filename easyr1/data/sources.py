@@ -58,6 +58,10 @@ class Rows:
         """The same rows with these columns alone, so that reading a row reads nothing else."""
         return dataclasses.replace(self, table=self.table.select_columns(list(columns)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process, maybe on another machine, rows are read again from where they came from."""
+        return _again, (self.spec, self.columns)
+
     def require(self, column: str, key: str) -> None:
         """Raise DataError if there is no such column; `key` is the setting that named it."""
         if column in self.columns:
@@ -89,6 +93,10 @@ def load_rows(spec: str) -> Rows:
         raise DataError(f"{spec}: split {split!r} has no rows.")
     table.info.features = type(table.features)(_undecoded(dict(table.features)))
     return Rows(table, spec, folder)
+
+
+def _again(spec: str, columns: Sequence[str]) -> Rows:
+    return load_rows(spec).only(columns)
 
 
 def parse_spec(spec: str) -> tuple[str, str]:

@@ -154,13 +154,18 @@ def _empty(spec: ModelSpec, trainable: bool, kind: type[Scored], found: _Found) 
         model = auto_class(config).from_config(
             config, dtype=spec.stored_dtype, trust_remote_code=spec.trust_remote_code
         )
-        switch_off_dropout(model)
-        if found.packed:
-            model.set_attn_implementation(_our_attention(model))
+        prepared(model, found.packed)
         scored = Scored(model, found.packed, _banned(model.config), plain_head=found.plain_head)
         root = _finished(scored, spec, trainable, kind)
     cast_as(root, found.tensors)
     return root
+
+
+def prepared(model: PreTrainedModel, packed: bool) -> None:
+    """Make a model that another one was proven for compute as that one does."""
+    switch_off_dropout(model)
+    if packed:
+        model.set_attn_implementation(_our_attention(model))
 
 
 def auto_class(config: Any) -> Any:

@@ -38,6 +38,14 @@ class Ranks:
         dist.all_gather_object(found, value)
         return found
 
+    def gather_peers(self, value: Any) -> list[Any]:
+        """A value of each rank that shares this one's sequences, in order. All of them call it."""
+        if self.sequence_group is None:
+            return [value]
+        found: list[Any] = [None] * self.sequence
+        dist.all_gather_object(found, value, group=self.sequence_group)
+        return found
+
 
 ALONE = Ranks()
 

@@ -1,7 +1,7 @@
 """Configuration -> a trainer, in two stages: first everything that can be checked without a model, then the model."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from easyr1.algorithms.kl import kl_coefficient
 from easyr1.algorithms.needs import NEEDS
 from easyr1.batch import Group
 from easyr1.cluster.engines import Balance, SharedRollout, SharedTrain
-from easyr1.cluster.group import LocalGroup, WorkerGroup
+from easyr1.cluster.group import WorkerGroup
 from easyr1.config.load import dump
 from easyr1.config.paths import find_file
 from easyr1.config.plan import Facts, Plan
@@ -49,7 +49,7 @@ from easyr1.trainer.parts import (
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
-from easyr1.trainer.rank import Rank, no_media
+from easyr1.trainer.rank import no_media, open_ranks
 from easyr1.trainer.stop import StopSignals
 
 
@@ -215,7 +215,9 @@ def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, pr
 
 
 @contextmanager
-def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[Trainer]:
+def open_trainer(
+    inputs: Inputs, progress: Progress, console: Any, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Trainer]:
     """Build models and everything around them; ends the reward process and the loggers on the way out."""
     config, plan, start, checkpoints = inputs.config, inputs.plan, inputs.start, inputs.checkpoints
     trainer_keys = config.trainer
@@ -225,7 +227,7 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
     own = start if start is not None and checkpoints.is_own(start.folder) else None
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
-    with open_group(inputs, progress) as group:
+    with open_ranks(config, plan, inputs.media, progress, tell) as group:
         tracker = Tracker(
             trainer_keys.logger,
             plan.run_folder,
@@ -246,15 +248,6 @@ def open_trainer(inputs: Inputs, progress: Progress, console: Any) -> Iterator[T
                 yield trainer
         finally:
             tracker.finish()
-
-
-@contextmanager
-def open_group(inputs: Inputs, progress: Progress) -> Iterator[WorkerGroup]:
-    """The ranks with their models: one in this process, or several in their own."""
-    make = Rank(inputs.config, inputs.plan, inputs.media)
-    with progress.phase("building the model"):
-        group = LocalGroup(make())
-    yield group
 
 
 def _trainer(

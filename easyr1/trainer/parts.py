@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import torch
+
 from easyr1.algorithms.losses import Clip
 from easyr1.algorithms.needs import FULL_KL
 from easyr1.config.plan import Plan
 from easyr1.config.resolve import computed_in, full_dtype
-from easyr1.config.schema import ActorConfig, Config, CriticConfig, LoraConfig, OptimConfig
+from easyr1.config.schema import ActorConfig, Config, CriticConfig, FsdpConfig, LoraConfig, OptimConfig
 from easyr1.data.model_files import model_folder
 from easyr1.engines.objective import PolicyObjective, ValueObjective
 from easyr1.engines.optimizer import OptimSpec
@@ -16,8 +18,11 @@ from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.rollout_vllm import beside_trainer
 from easyr1.engines.train import TorchTrain
 from easyr1.engines.vllm_settings import VllmSettings
-from easyr1.models.build import ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.build import DTYPES, ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.copies import blank_copy
 from easyr1.models.lora import LoraSpec
+from easyr1.models.parallel import Sharding
+from easyr1.models.ranks import Ranks, join
 from easyr1.models.scored import Scored, Unadapted
 from easyr1.trainer.collect import Filter
 
@@ -36,7 +41,20 @@ def model_spec(config: Config, plan: Plan) -> ModelSpec:
         freeze_vision_tower=model.freeze_vision_tower,
         gradient_checkpointing=model.enable_gradient_checkpointing,
         lora=lora_spec(model.lora, "actor"),
+        sharding=sharding(config.worker.actor.fsdp),
     )
+
+
+def sharding(fsdp: FsdpConfig) -> Sharding:
+    """How a model is spread over ranks."""
+    reduce_dtype = full_dtype(fsdp.mp_reduce_dtype)
+    assert reduce_dtype is not None
+    return Sharding(DTYPES[reduce_dtype], fsdp.enable_full_shard, fsdp.enable_cpu_offload, fsdp.enable_rank0_init)
+
+
+def join_ranks(config: Config, plan: Plan, fsdp: FsdpConfig) -> Ranks:
+    """The ranks that one model is spread over; all of them call it. ALONE where there is one."""
+    return join(torch.device(plan.device or "cpu"), fsdp.fsdp_size, config.worker.actor.ulysses_size)
 
 
 def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
@@ -48,7 +66,7 @@ def lora_spec(lora: LoraConfig, name: str) -> LoraSpec | None:
 
 
 def actor_engine(
-    config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, reference: TorchTrain | None, ranks: Ranks
 ) -> TorchTrain:
     """The policy, trained; the whole KL is measured beside the reference."""
     actor = config.worker.actor
@@ -58,7 +76,18 @@ def actor_engine(
     temperature = config.worker.rollout.temperature
     against = reference.scored if reference is not None and config.algorithm.kl_penalty == FULL_KL else None
     optim = optim_spec(actor.optim, actor.max_grad_norm, plan)
-    return TorchTrain(scored, media, temperature, score_budget, update_budget, objective, optim, against)
+    return TorchTrain(
+        scored,
+        media,
+        temperature,
+        score_budget,
+        update_budget,
+        objective,
+        optim,
+        against,
+        ranks=ranks,
+        seed=config.data.seed,
+    )
 
 
 def policy_objective(config: Config, plan: Plan) -> PolicyObjective:
@@ -97,6 +126,7 @@ def critic_spec(config: Config, plan: Plan) -> ModelSpec:
         freeze_vision_tower=critic.model.freeze_vision_tower,
         gradient_checkpointing=critic.model.enable_gradient_checkpointing,
         lora=lora_spec(critic.model.lora, "critic"),
+        sharding=sharding(critic.fsdp),
     )
 
 
@@ -105,33 +135,53 @@ def critic_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain:
     critic = config.worker.critic
     score_budget, update_budget = budgets(config, critic, "critic")
     objective = ValueObjective(critic.loss_avg_mode, critic.cliprange_value)
-    scored, optim = build_critic(critic_spec(config, plan)), optim_spec(critic.optim, critic.max_grad_norm, plan)
-    return TorchTrain(scored, media, 1.0, score_budget, update_budget, objective, optim)
+    ranks = join_ranks(config, plan, critic.fsdp)
+    scored = build_critic(critic_spec(config, plan), ranks)
+    optim = optim_spec(critic.optim, critic.max_grad_norm, plan)
+    return TorchTrain(
+        scored,
+        media,
+        1.0,
+        score_budget,
+        update_budget,
+        objective,
+        optim,
+        ranks=ranks,
+        seed=config.data.seed,
+    )
 
 
-def reference_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchTrain | None:
-    """The model that training starts from, frozen: a copy, or the policy without its adapters; None without KL."""
+def reference_engine(
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks
+) -> TorchTrain | None:
+    """The model that training starts from, frozen: a copy, or the policy without its adapters; None without KL.
+
+    `scored` is the policy, on `ranks`.
+    """
     if not plan.needs_reference:
         return None
     spec = model_spec(config, plan)
     if spec.lora is not None:
         frozen = Unadapted(scored)
     else:
+        fsdp = config.worker.ref.fsdp
+        ranks = join_ranks(config, plan, fsdp)
         dtype = plan.reference_dtype or plan.param_dtype
-        frozen = build(replace(spec, param_dtype=dtype, compute_dtype=dtype), trainable=False)
+        spec = replace(spec, param_dtype=dtype, compute_dtype=dtype, sharding=sharding(fsdp))
+        frozen = build(spec, trainable=False, ranks=ranks)
     score_budget, _ = budgets(config, config.worker.actor, "actor")
-    return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget)
+    return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget, ranks=ranks)
 
 
-def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> RolloutEngine:
-    """The sampler, which shares the policy's module; vLLM has weights of its own."""
+def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> RolloutEngine:
+    """The sampler, which shares the policy's module where that is whole, and else has a copy to be fed, as vLLM has."""
     spec = model_spec(config, plan)
     rollout = config.worker.rollout
     ends = stop_ids(spec, load_model_config(spec))
     if plan.rollout_engine == "vllm":
         return beside_trainer(vllm_settings(config, plan), scored, media, ends)
     return TorchRollout(
-        scored,
+        scored if ranks.mesh is None else blank_copy(scored, spec),
         media,
         ends,
         max_num_batched_tokens=rollout.max_num_batched_tokens,

@@ -3,7 +3,8 @@
 Every rank builds the same things in the same order, as putting weights in place takes all of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ import torch
 
 from easyr1.algorithms.needs import NEEDS
 from easyr1.batch import Completion, Prompt
+from easyr1.cluster.group import LocalGroup, WorkerGroup
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
 from easyr1.data.media import MediaStore
@@ -22,8 +24,44 @@ from easyr1.engines.sync import WeightSync
 from easyr1.engines.train import TorchTrain
 from easyr1.models.build import build
 from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
-from easyr1.trainer.parts import actor_engine, critic_engine, model_spec, reference_engine, rollout_engine
+from easyr1.models.ranks import Ranks, writes
+from easyr1.tracking.progress import Progress as Phases
+from easyr1.trainer.parts import (
+    actor_engine,
+    critic_engine,
+    join_ranks,
+    model_spec,
+    reference_engine,
+    rollout_engine,
+)
 from easyr1.trainer.random_state import seed_generators
+
+
+@contextmanager
+def open_ranks(
+    config: Config, plan: Plan, media: MediaStore | None, progress: Phases, tell: Callable[[str], None]
+) -> Iterator[WorkerGroup]:
+    """The ranks with their models: one in this process, or several in their own, which end with the block."""
+    make = Rank(config, plan, media)
+    with ExitStack() as stack:
+        with progress.phase("building the model"):
+            if plan.world_size == 1:
+                group: WorkerGroup = LocalGroup(make())
+            else:
+                group = stack.enter_context(_many(make, tell))
+        yield group
+
+
+def _many(make: "Rank", tell: Callable[[str], None]) -> AbstractContextManager[WorkerGroup]:
+    """Ranks in processes of their own; Ray is loaded for them alone."""
+    from easyr1.cluster.place import Places
+    from easyr1.cluster.ray_group import open_ray_group
+
+    trainer, plan = make.config.trainer, make.plan
+    per_node = plan.world_size // trainer.nnodes
+    places = Places(trainer.nnodes, per_node, plan.device or "cpu", make.config.worker.actor.ulysses_size)
+    timeline = trainer.ray_timeline
+    return open_ray_group(make, places, plan.run_folder, trainer.hang_timeout_s, tell, timeline=timeline)
 
 
 @dataclass(frozen=True)
@@ -39,36 +77,69 @@ class Rank:
         config, plan = self.config, self.plan
         seed_generators(config.data.seed)
         media: MediaInputs = self.media.inputs if self.media is not None else no_media
-        scored = build(model_spec(config, plan))
-        engines: dict[str, Any] = {}
-        reference = reference_engine(config, plan, scored, media)
+        ranks = join_ranks(config, plan, config.worker.actor.fsdp)
+        scored = build(model_spec(config, plan), ranks=ranks)
+        reference = reference_engine(config, plan, scored, media, ranks)
+        actor = actor_engine(config, plan, scored, media, reference, ranks)
+        engines: dict[str, Any] = {"actor": actor}
         if reference is not None:
             engines["reference"] = reference
-        rollout: RolloutEngine = rollout_engine(config, plan, scored, media)
-        if self.media is not None:
-            rollout = Prefetching(rollout, self.media)
-        actor = engines["actor"] = actor_engine(config, plan, scored, media, reference)
         if NEEDS[config.algorithm.adv_estimator].values:
             engines["critic"] = critic_engine(config, plan, media)
-        engines["rollout"] = rollout
-        engines["sync"] = WeightSync(actor, rollout, shares_module=plan.rollout_engine == "torch")
         trained = {name: engines[name] for name in ("actor", "critic") if name in engines}
-        engines["files"] = ModelFiles(trained)
-        return engines
+        sampler = rollout_engine(config, plan, scored, media, ranks)
+        sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None and plan.rollout_engine == "torch")
+        sync.push()
+        rollout = RankRollout(sampler, self.media, ranks, resting(config, trained, sync.shares_module))
+        return engines | {"rollout": rollout, "sync": sync, "files": ModelFiles(trained)}
+
+
+@dataclass(frozen=True)
+class Resting:
+    """A trained model while the sampler has the device."""
+
+    engine: TorchTrain
+    weights: bool  # whether they go to host memory
+    optimizer: bool
+
+
+def resting(config: Config, trained: Mapping[str, TorchTrain], shares_module: bool) -> list[Resting]:
+    """What is put away while answers are sampled; not the weights that the sampler itself uses."""
+    offload = {"actor": config.worker.actor.offload, "critic": config.worker.critic.offload}
+    found = [
+        Resting(engine, offload[name].offload_params and not shares_module, offload[name].offload_optimizer)
+        for name, engine in trained.items()
+    ]
+    return [one for one in found if one.weights or one.optimizer]
 
 
 @dataclass
-class Prefetching:
-    """A RolloutEngine whose pictures are decoded ahead of it, in the process that samples."""
+class RankRollout:
+    """A rank's RolloutEngine: pictures are decoded ahead of it, and ranks that share sequences in training, and so are
+    asked the same, share the prompts.
+    """
 
     engine: RolloutEngine
-    media: MediaStore
+    media: MediaStore | None
+    ranks: Ranks
+    resting: Sequence[Resting]
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:
-        self.media.prefetch(handle for prompt in prompts for handle in prompt.media)
-        return self.engine.generate(prompts, sampling, progress)
+        number, count = self.ranks.rank % self.ranks.sequence, self.ranks.sequence
+        own = prompts[number::count]
+        if self.media is not None:
+            self.media.prefetch(handle for prompt in own for handle in prompt.media)
+        for one in self.resting:
+            one.engine.sleep(one.weights, one.optimizer)
+        found = self.engine.generate(own, sampling, progress)
+        for one in self.resting:
+            one.engine.wake()
+        answers: list[list[Completion]] = [[] for _ in prompts]
+        for place, part in enumerate(self.ranks.gather_peers(found)):
+            answers[place::count] = part
+        return answers
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.engine.load(weights, version)
@@ -91,7 +162,8 @@ class ModelFiles:
     def write(self, actor: Path, base: str | None) -> None:
         """Into the actor's folder: its configuration, and its adapters as peft reads them, over the model `base`."""
         scored = self.trained["actor"].scored
-        scored.model.config.save_pretrained(actor / FILES_FOLDER)
+        if writes():
+            scored.model.config.save_pretrained(actor / FILES_FOLDER)
         if base is not None:
             write_adapter(scored, actor / ADAPTER_FOLDER, base)
 

@@ -1,14 +1,18 @@
 """Pictures of every form and mode give right pixels, the numbers of the processor, and errors that name the file."""
 
 import io
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image
+from ray import cloudpickle
 
 from easyr1.data import media
+from easyr1.data.dataset import Limits, load_prompts
 from easyr1.data.decode import open_upright
 from easyr1.data.heads import Head, Heads
 from easyr1.data.media import MediaStore
@@ -368,3 +372,34 @@ def test_videos_are_kept_by_content_and_their_broken_frames_named(tmp_path):
 def test_videos_need_a_model_that_takes_them(tmp_path):
     with pytest.raises(DataError, match="this model takes no videos"):
         store().add_video([tiny.picture()])
+
+
+def test_a_store_in_another_process_reads_the_pictures_itself(tmp_path, vision_chat, monkeypatch):
+    """Files, pictures in a table and videos; neither pixels nor the table's bytes travel."""
+    monkeypatch.setenv("EASYR1_CACHE", str(tmp_path / "cache"))
+    table, file = tmp_path / "rows.parquet", tmp_path / "one.png"
+    noise = tiny.picture(600, 600, seed=1)
+    assert len(encoded(noise)) > 130_000
+    noise.save(file)
+    rows = [{"problem": "<image> a", "answer": "1", "images": [{"bytes": encoded(noise), "path": None}]}]
+    rows += [
+        {"problem": "<image> b", "answer": "1", "images": [{"bytes": encoded(tiny.picture(90, 60, 2)), "path": None}]}
+    ]
+    datasets.Dataset.from_list(rows).to_parquet(table)
+    ours = vision_chat.media_store(max_pixels=tiny.MAX_PIXELS, heads=Heads(tmp_path / "heads"))
+    load_prompts(str(table), vision_chat, ours, Limits(4096))
+    ours.add(str(file))
+    frames = [encoded(tiny.picture(60, 60, number)) for number in range(4)]
+    ours.add_video([{"bytes": frame, "path": None} for frame in frames])
+    ours.inputs(next(iter(ours._pictures)))  # what is kept of it stays here
+    parcel = cloudpickle.dumps(ours)
+    theirs = pickle.loads(parcel)
+    assert len(theirs) == len(ours) == 3 and not len(theirs._inputs) and not len(theirs._decoded)
+    assert len(parcel) < 100_000 + sum(map(len, frames))  # bare frames have no other place than the store
+    for handle in ours._pictures:
+        expected, found = ours.inputs(handle), theirs.inputs(handle)
+        assert all(np.array_equal(expected[name], found[name]) for name in expected)
+        assert ours.num_tokens(handle) == theirs.num_tokens(handle)
+    table.unlink()
+    with pytest.raises(DataError, match="no file or folder"):
+        pickle.loads(parcel)

@@ -24,7 +24,7 @@ from easyr1.config.sampler import NAME_KEY, wrong_version
 from easyr1.data.processor import image_token_id
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
-from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment
+from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment, set_rank
 from easyr1.errors import ConfigError, DataError, first_line
 from easyr1.models.scored import Scored
 
@@ -71,17 +71,30 @@ class VllmRollout:
     ) -> list[list[Completion]]:
         """For each prompt its `sampling.n` answers. DataError for a prompt that vLLM cannot take."""
         assert not self.asleep, "the sampler rests; it must be given weights first"
-        if not prompts:
+        asked, own = self._with_peers(prompts)
+        if not asked:
             return []
-        call = _Call(self, prompts, sampling, progress)
-        with _own_random_numbers(sampling.seed, prompts[0]):
+        call = _Call(self, asked, sampling, progress)
+        with _own_random_numbers(sampling.seed, asked[0]):
             try:
                 call.ask()
                 call.finish()
             except BaseException:  # Stopped, above all
                 call.give_up()
                 raise
-        return call.answers
+        return call.answers[own]
+
+    def _with_peers(self, prompts: Sequence[Prompt]) -> tuple[Sequence[Prompt], slice]:
+        """What all ranks that hold one engine together are asked, in one order, and which of it is this rank's."""
+        if self.settings.tensor_parallel_size == 1:
+            return prompts, slice(None)
+        from vllm.distributed import get_tp_group
+
+        group = get_tp_group()
+        shares: list[list[Prompt]] = [[]] * group.world_size
+        torch.distributed.all_gather_object(shares, list(prompts), group=group.cpu_group)
+        start = sum(map(len, shares[: group.rank_in_group]))
+        return [prompt for share in shares for prompt in share], slice(start, start + len(prompts))
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Take new weights, one tensor after the other, and forget all that was computed with the old ones."""
@@ -203,6 +216,8 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
     if (error := wrong_version(installed_vllm())) is not None:
         raise error
     set_environment(settings.device)
+    if settings.world_size > 1:
+        set_rank()
     import vllm
 
     ours = {"logits_processors": [_bans_class()]} if banned else {}

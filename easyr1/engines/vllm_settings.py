@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from easyr1.config.sampler import PACKAGES, check_engine_kwargs
 
 CPU_CACHE_BYTES = 1 << 30  # keys and values on a CPU, where a share of the memory would take it from the trainer
@@ -96,6 +98,16 @@ def _picture_arguments(settings: VllmSettings) -> dict[str, Any]:
         "mm_processor_cache_gb": 0,  # nothing is processed there
         "limit_mm_per_prompt": limits,
         "mm_processor_kwargs": {name: value for name, value in pixels.items() if value is not None},
+    }
+
+
+def set_rank() -> None:
+    """Tell vLLM which of the process group's ranks it runs in; it reads this from variables."""
+    device = torch.cuda.current_device() if torch.cuda.is_available() else torch.distributed.get_rank()
+    os.environ |= {
+        "RANK": str(torch.distributed.get_rank()),
+        "WORLD_SIZE": str(torch.distributed.get_world_size()),
+        "LOCAL_RANK": str(device),
     }
 
 

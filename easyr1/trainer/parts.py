@@ -174,7 +174,7 @@ def reference_engine(
 
 
 def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> RolloutEngine:
-    """The sampler, which shares the policy's module where that is whole, and else has a copy to be fed, as vLLM has."""
+    """The sampler, which shares the policy's module where that is whole; else, as vLLM, it has a copy to be fed."""
     spec = model_spec(config, plan)
     rollout = config.worker.rollout
     ends = stop_ids(spec, load_model_config(spec))

@@ -1,6 +1,7 @@
 """Does it matter to learning who samples? The first ten steps of the quickstart with each sampler, over three seeds.
 
-    PYTHONPATH=tests/torchvision_on_cpu TORCHDYNAMO_DISABLE=1 python benchmarks/quickstart_samplers.py FOLDER [key=value ...]
+    export PYTHONPATH=tests/torchvision_on_cpu TORCHDYNAMO_DISABLE=1
+    python benchmarks/quickstart_samplers.py FOLDER [key=value ...]
 
 In an environment with vLLM (docs/vllm.md). Prints a Markdown table of the mean reward of steps 6 to 10 and ends with
 status 1 where the samplers' means over the seeds differ by 0.05 or more. All runs start from one base model.

@@ -11,6 +11,7 @@ MODEL is a Qwen2.5-VL or Qwen3-VL of the hub or a folder with one; a few minutes
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,18 +42,16 @@ def gap(left: list[list[np.ndarray]], right: list[list[np.ndarray]]) -> float:
     return float(np.concatenate([np.abs(a - b) for a, b in pairs]).mean())
 
 
-def attention_and_weights(model: str) -> dict[str, float]:
+def attention_and_weights(model: str, device: str, dtype: str) -> dict[str, float]:
     """Mean differences: packed against padded, sampler against trainer before and after an update."""
-    spec = ModelSpec(model, param_dtype=DTYPE, compute_dtype=DTYPE, device="cuda")
+    spec = ModelSpec(model, param_dtype=dtype, compute_dtype=dtype, device=device)
     config = load_model_config(spec)
     scored = build(spec)
     assert scored.packed, "the model does not take the packed layout"
-    sampler = beside_trainer(
-        VllmSettings(model, DTYPE, 512, device="cuda", gpu_memory_utilization=0.4),
-        scored,
-        no_pictures,
-        stop_ids(spec, config),
+    settings = VllmSettings(
+        model, dtype, 512, device=device, gpu_memory_utilization=0.4, enforce_eager=device == "cpu"
     )
+    sampler = beside_trainer(settings, scored, no_pictures, stop_ids(spec, config))
     groups = groups_of_text(config.get_text_config().vocab_size)
     trainer = TorchTrain(scored, no_pictures, 1.0, Budget(tokens=4096))
     found = {}
@@ -70,9 +69,8 @@ def attention_and_weights(model: str) -> dict[str, float]:
                     weight.add_(torch.randn_like(weight), alpha=0.02 * float(weight.std()))
             sampler.load(trainer.weights(), 1)
     packed = trainer.score(groups)
-    padded = TorchTrain(
-        build(ModelSpec(model, DTYPE, DTYPE, "cuda", packed=False)), no_pictures, 1.0, Budget(samples=4)
-    )
+    other = build(replace(spec, packed=False))
+    padded = TorchTrain(other, no_pictures, 1.0, Budget(samples=4))
     with torch.no_grad():
         for weight, moved in zip(padded.scored.parameters(), scored.parameters(), strict=True):
             weight.copy_(moved)
@@ -104,17 +102,17 @@ def main() -> int:
     model, folder = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "gpu_check").absolute()
     wrong = 0
     say: Callable[[str], object] = sys.stdout.write
-    for name, value in attention_and_weights(model).items():
+    for name, value in attention_and_weights(model, "cuda", DTYPE).items():
         wrong += value > ALLOWED
-        say(
-            f"{'WRONG' if value > ALLOWED else 'right'}: {name} part by {value:.2g} on average ({ALLOWED} is allowed)\n"
-        )
+        say(f"{verdict(value <= ALLOWED)}: {name} part by {value:.2g} on average, {ALLOWED} is allowed\n")
     first, last = twenty_steps(folder)
     wrong += last <= first
-    say(
-        f"{'WRONG' if last <= first else 'right'}: reward {first:.3f} in the first five steps, {last:.3f} in the last\n"
-    )
+    say(f"{verdict(last > first)}: reward {first:.3f} in the first five steps, {last:.3f} in the last five\n")
     return int(wrong > 0)
+
+
+def verdict(right: bool) -> str:
+    return "right" if right else "WRONG"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import tiny
 import torch
 from transformers import PreTrainedModel
 
+from easyr1.engines import rollout_vllm
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.rollout_vllm import Vision, VllmRollout
@@ -27,6 +28,18 @@ ENGINES = (
 )
 STOPS = frozenset(range(100, 112))  # about one token in forty ends an answer, so that lengths are ragged
 CACHE_BYTES = 1 << 27
+
+_alive: list[Any] = []
+_start = rollout_vllm.start
+
+
+def _start_and_keep(*arguments: Any, **named: Any) -> Any:
+    """vLLM's engines share the groups of their process, and one that ends takes them from the others: none ends."""
+    _alive.append(_start(*arguments, **named))
+    return _alive[-1]
+
+
+rollout_vllm.start = _start_and_keep
 
 
 @dataclass

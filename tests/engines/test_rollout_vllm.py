@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,3 +226,14 @@ def test_half_precision_stays_near_the_trainer(dtype, tmp_path):
     from test_rollout_contract import gap
 
     assert 1e-6 < gap(one, asked, answers) < 0.1
+
+
+@real
+@pytest.mark.slow
+def test_the_check_for_a_gpu_runs_as_far_as_a_cpu_can_take_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import gpu_check
+
+    samplers.lively("qwen2_5_vl").save_pretrained(tiny.save("qwen2_5_vl", tmp_path))
+    found = gpu_check.attention_and_weights(str(tmp_path), "cpu", "float32")
+    assert len(found) == 3 and max(found.values()) < 1e-4

@@ -52,7 +52,7 @@ def train(config: Config, given: frozenset[str], console: Console) -> dict[str, 
     if inputs.is_finished:
         console.print(f"all {inputs.plan.total_steps} steps are done; nothing is left to do", highlight=False)
         return {}
-    with open_trainer(inputs, progress, console) as trainer:
+    with open_trainer(inputs, progress, console, lambda line: console.print(Text(line))) as trainer:
         metrics = trainer.fit()
     console.print(f"report: {inputs.plan.run_folder / 'report.html'}", soft_wrap=True)
     return metrics

@@ -18,13 +18,14 @@ import ray
 import ray.exceptions
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from easyr1.errors import ConfigError
+from easyr1.errors import ConfigError, first_line
 
 log = logging.getLogger(__name__)
 
 Tell = Callable[[str], None]
 
 ROOM_TIMEOUT_S = 60.0  # for nodes that join late, and for resources that others still hold
+PORT_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 20.0
 
 
@@ -81,16 +82,19 @@ def _connect(places: Places, tell: Tell) -> None:
         )
     # At WARNING Ray tells that it protects a cluster of its own by a token, at each start.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    found = address or _running_here()
+    found = address or _noted_here()
     if found and found != "local":
         tell(f"connecting to the Ray cluster at {found}")
         try:
-            ray.init(address=found, **options)
-        except ConnectionError as error:
+            _check_port(found)
+            # Ray takes the token of this machine to the cluster that it noted itself, and to no other.
+            ray.init(address=address or None, **options)
+        except (ConnectionError, OSError) as error:
             raise ConfigError(
                 "trainer.nnodes",
-                f"no Ray cluster answers at {found} ({error}); start one with `ray start --head`, or unset "
-                "RAY_ADDRESS and run `ray stop` to let a run on one machine start its own",
+                f"no Ray cluster answers at {found} ({first_line(error)}); start one with `ray start --head`, or "
+                "unset RAY_ADDRESS to let a run on one machine start its own. If the cluster asks for a token, set "
+                "RAY_AUTH_MODE=token",
             ) from error
         return
     if places.nodes > 1:
@@ -105,7 +109,7 @@ def _connect(places: Places, tell: Tell) -> None:
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
 
 
-def _running_here() -> str | None:
+def _noted_here() -> str | None:
     """The address of the cluster that `ray start` noted on this machine, if something listens there.
 
     It is where `ray.init()` looks, which would wait long for a cluster that has ended without `ray stop`.
@@ -115,12 +119,18 @@ def _running_here() -> str | None:
     address = canonicalize_bootstrap_address(None)  # type: ignore
     if address is None:
         return None
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        _check_port(address)
     except OSError:
         return None
     return address
+
+
+def _check_port(address: str) -> None:
+    """OSError where nothing listens; "auto" is Ray's to look up."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), PORT_TIMEOUT_S).close()
 
 
 def _handlers() -> dict[int, Any]:
@@ -132,7 +142,8 @@ def _handlers() -> dict[int, Any]:
 
 def _restore(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        if handler is not None:  # None: not Python's
+            signal.signal(number, handler)
 
 
 def _write_timeline(file: str | None) -> None:

@@ -4,7 +4,9 @@ Knows neither engines nor what is computed. The ranks of a replica follow one an
 """
 
 import os
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,16 +44,17 @@ class RayGroup:
         return len(self.watch.ranks) // self.sequence
 
     def start_all(self, method: str, *arguments: Any) -> Call:
-        return self._start(method, [None] * len(self.watch.ranks), arguments, 1, False)
+        return self._start(method, [None] * len(self.watch.ranks), arguments, 1)
 
     def start_sharded(
         self, method: str, shares: Sequence[Any], *arguments: Any, reports_progress: bool = False
     ) -> Call:
+        """As in WorkerGroup, but a method that takes `progress` always gets it: the watch looks at it."""
         if len(shares) != self.num_replicas:
             raise ValueError(f"{len(shares)} shares for {self.num_replicas} replicas")
         parcels = [ray.put(pack(share)) for share in shares]
         given = [parcels[rank // self.sequence] for rank in range(len(self.watch.ranks))]
-        return self._start(method, given, arguments, self.sequence, reports_progress)
+        return self._start(method, given, arguments, self.sequence)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         return self.start_all(method, *arguments).results()
@@ -62,13 +65,13 @@ class RayGroup:
         call = self.start_sharded(method, shares, *arguments, reports_progress=progress is not None)
         return call.results(progress)
 
-    def _start(self, method: str, shares: list[Any], arguments: Any, each: int, reports_progress: bool) -> Call:
+    def _start(self, method: str, shares: list[Any], arguments: Any, each: int) -> Call:
         """`shares`: one for each rank; `each`: of so many ranks only the first one's result counts."""
         self.watch.check()
         number = next(self.numbers)
         packed = ray.put(pack(arguments))  # once, however many ranks
         refs = [
-            rank.actor.call.remote(number, method, packed, share, reports_progress, index % each == 0)
+            rank.actor.call.options(name=method).remote(number, method, packed, share, index % each == 0)
             for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
         ]
         return _Remote(self.watch, number, method, refs, each)
@@ -87,6 +90,25 @@ class _Remote:
     def results(self, progress: Progress | None = None) -> list[Any]:
         found = self.watch.wait(self.number, self.method, self.refs, self.each, progress)
         return found[:: self.each]
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Signals that stop a run wait until the block is through, whichever thread they reach."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager

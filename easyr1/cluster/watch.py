@@ -39,6 +39,7 @@ class Rank:
     actor: Any
     log: Path
     identity: Identity
+    near: bool  # whether this process sees that one, and may end it
     beat: Beat = field(default_factory=Beat)
     pulse: "Future[Beat] | None" = None  # asked, not yet answered
     asked: float = 0.0  # when the last pulse was asked
@@ -63,7 +64,7 @@ class Rank:
     @property
     def is_gone(self) -> bool:
         """Whether its process is known to have ended; of other machines only Ray knows."""
-        return self.identity.machine == machine() and not alive(self.identity.pid)
+        return self.near and not alive(self.identity.pid)
 
     def silent_s(self, now: float) -> float:
         """How long it owes an answer."""
@@ -85,12 +86,15 @@ class Watch:
         futures: list[Future[Identity]] = [actor.identity.remote().future() for actor in actors]
         _, late = wait_for(futures, START_TIMEOUT_S)
         if late:
-            raise RankError(f"{len(late)} of {len(actors)} ranks did not start within {START_TIMEOUT_S:g} s")
+            what = f"{len(late)} of {len(actors)} ranks did not start within {START_TIMEOUT_S:g} s"
+            raise RankError(f"{what}; Ray's logs in /tmp/ray/session_latest/logs of their machines may say why")
         for number, future in enumerate(futures):
             if (error := future.exception()) is not None:
                 raise RankError(f"rank {number} did not start: {error}; log: {logs[number]}")
         found = [future.result() for future in futures]
-        return cls([Rank(*one) for one in zip(actors, logs, found, strict=True)], hang_timeout_s)
+        here = machine()
+        near = [one.machine == here and alive(one.pid) for one in found]
+        return cls([Rank(*one) for one in zip(actors, logs, found, near, strict=True)], hang_timeout_s)
 
     @property
     def patience_s(self) -> float:
@@ -111,17 +115,27 @@ class Watch:
         for rank in self.ranks:
             rank.progressed = time.monotonic()
         told = (0, 0)
-        while len(outcomes) < len(futures):
-            self._collect(method, futures, outcomes, POLL_S)
-            now = time.monotonic()
-            running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
-            for rank in running:
-                rank.poll(now)
-            late = [rank for rank in running if now - rank.progressed > self.patience_s]
-            if late:
-                self._fail(RankError(self._hanging(late, method, now)))
-            told = self._tell(number, outcomes, each, progress, told)
+        try:
+            while len(outcomes) < len(futures):
+                self._collect(method, futures, outcomes, POLL_S)
+                self._look(method, outcomes)
+                told = self._tell(number, outcomes, each, progress, told)
+        except BaseException:
+            if self.failure is None:  # a signal: who catches it may want the ranks for something else
+                for rank in self.ranks:
+                    rank.actor.drop.remote(number)
+            raise
         return [outcomes[index].value for index in range(len(futures))]
+
+    def _look(self, method: str, outcomes: dict[int, Outcome]) -> None:
+        """Ask those that still compute, and end the run where one makes no progress."""
+        now = time.monotonic()
+        running = [rank for index, rank in enumerate(self.ranks) if index not in outcomes]
+        for rank in running:
+            rank.poll(now)
+        late = [rank for rank in running if now - rank.progressed > self.patience_s]
+        if late:
+            self._fail(RankError(self._hanging(late, method, now)))
 
     def _collect(
         self, method: str, futures: Sequence["Future[bytes]"], outcomes: dict[int, Outcome], timeout_s: float
@@ -244,8 +258,7 @@ class Watch:
 
     def _near(self) -> list[int]:
         """The processes of ranks on this machine."""
-        here = machine()
-        return [rank.identity.pid for rank in self.ranks if rank.identity.machine == here]
+        return [rank.identity.pid for rank in self.ranks if rank.near]
 
 
 def kill(pid: int) -> None:

@@ -4,6 +4,7 @@ Nothing heavy is imported before the variables of the environment are set.
 """
 
 import faulthandler
+import inspect
 import logging
 import os
 import pickle
@@ -66,14 +67,24 @@ class Identity:
         return f"rank {self.rank}"
 
 
+class Dropped(BaseException):
+    """Ends a call whose results nobody waits for any more."""
+
+
 class Worker:
-    """The actor. Calls come one at a time; `pulse` and `stack` answer meanwhile."""
+    """The actor. Calls come one at a time; `pulse`, `stack` and `drop` answer meanwhile.
+
+    An engine may have `droppable`, names of its methods that need no other rank: they may end at any of their reports
+    of progress, on some ranks and not on others.
+    """
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
         self.engines: dict[str, Any] = {"rank": self}
         self.beat = Beat()
         self.thread = 0
+        self.dropped = 0  # the last call that nobody waits for
+        self.may_drop = False
         self.store: Any = None
         take_over(seat)
 
@@ -81,27 +92,35 @@ class Worker:
         address = ray.util.get_node_ip_address()
         return Identity(self.seat.rank, socket.gethostname(), machine(), os.getpid(), address)
 
-    def call(
-        self, number: int, method: str, arguments: bytes, share: bytes | None, reports_progress: bool, wanted: bool
-    ) -> bytes:
+    def call(self, number: int, method: str, arguments: bytes, share: bytes | None, wanted: bool) -> bytes:
         """A packed Outcome, with the value where it is wanted; raises nothing."""
         self.thread = threading.get_ident()
         self._happened(call=number, method=method, done=0, all=0)
         try:
             engine, _, name = method.partition(".")
             given = unpack(arguments) if share is None else (unpack(share), *unpack(arguments))
-            keywords = {"progress": self._tick} if reports_progress else {}
-            value = getattr(self.engines[engine], name)(*given, **keywords)
+            function = getattr(self.engines[engine], name)
+            self.may_drop = name in getattr(self.engines[engine], "droppable", ())
+            # Also where nobody wants to see it: whoever makes progress does not hang.
+            reports = share is not None and "progress" in inspect.signature(function).parameters
+            value = function(*given, **{"progress": self._tick} if reports else {})
             return pack(Outcome(value if wanted else None, self.beat))
+        except Dropped as dropped:
+            return pack(failed(dropped, self.beat))
         except BaseException as error:
             log.error("%s failed", method, exc_info=error)
             return pack(failed(error, self.beat))
         finally:
             self._happened(method="")
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse", enable_task_events=False)
     def pulse(self) -> Beat:
         return self.beat
+
+    @ray.method(concurrency_group="pulse")
+    def drop(self, number: int) -> None:
+        """Nobody waits for this call any more."""
+        self.dropped = number
 
     @ray.method(concurrency_group="pulse")
     def stack(self) -> str:
@@ -181,6 +200,8 @@ class Worker:
 
     def _tick(self, done: int, all: int) -> None:
         self._happened(done=done, all=all)
+        if self.may_drop and self.dropped == self.beat.call:
+            raise Dropped
 
     def _happened(self, **changes: Any) -> None:
         self.beat = Beat(**{**vars(self.beat), **changes, "count": self.beat.count + 1})

@@ -92,13 +92,15 @@ class FsdpConfig:
     """Sharding and precision of one model."""
 
     enable_full_shard: bool = True
-    """Shard weights as well as gradients and optimizer state; false = gradients and optimizer state only."""
+    """Let go of whole weights after each layer and gather them again for its gradients; false = keep them through a
+    pass: less traffic, more memory. Shards are what lies in memory between passes in both cases."""
 
     enable_cpu_offload: bool = False
-    """Keep shards in host memory and bring them in layer by layer."""
+    """Keep shards in host memory and bring them in layer by layer; on a CPU it means nothing."""
 
     enable_rank0_init: bool = True
-    """Read the weights on one rank of each machine and hand them to the others."""
+    """Read the weights on the first rank alone and hand them to the others tensor by tensor; false = every rank reads
+    them all."""
 
     use_orig_params: bool = False
     """Accepted for compatibility; parameters always keep their own shape."""
@@ -107,7 +109,11 @@ class FsdpConfig:
     """Precision of the stored weights; null = float32 for trained models, the compute precision for the reference."""
 
     fsdp_size: int = -1
-    """Ranks that share one copy of the weights; -1 = all."""
+    """Ranks that share one copy of the weights, which the others repeat; -1 = all."""
+
+    reduce_each_micro_batch: bool = False
+    """Add gradients over ranks after each micro-batch instead of once an update: more traffic, and no rank holds the
+    gradients of all weights. Our own key."""
 
     mp_param_dtype: Dtype | None = None
     """Precision of the computation; null = bfloat16 on GPUs, and on a CPU torch_dtype or else float32."""

@@ -62,6 +62,7 @@ class Tokens:
         self._samples = [whole.samples.get(place, NO_SAMPLE) for place in batch.places]
         numbers = torch.tensor([whole.number.get(place, -1) for place in batch.places], device=device)
         of_token = numbers.repeat_interleave(torch.tensor(batch.lengths, device=device))
+        self.has_fillers = any(place not in whole.samples for place in batch.places)
         self.fillers = of_token < 0
         self.kept = batch.allowed & ~self.fillers
         self.sample = of_token[self.kept]  # (N,)

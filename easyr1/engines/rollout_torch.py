@@ -63,6 +63,8 @@ class TorchRollout:
     `max_num_seqs` bounds the answers decoded together, `max_num_batched_tokens` the prompt tokens of one prefill.
     """
 
+    droppable = ("generate",)  # nothing of a call is left when it ends early
+
     def __init__(
         self,
         scored: Scored,

@@ -66,6 +66,11 @@ class VllmRollout:
         self.asleep = False
         self.llm = start(settings, sorted(banned), sees=vision is not None) if llm is None else llm
 
+    @property
+    def droppable(self) -> tuple[str, ...]:
+        """Calls of which nothing is left when they end early; not of ranks that compute together."""
+        return ("generate",) if self.settings.tensor_parallel_size == 1 else ()
+
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
     ) -> list[list[Completion]]:

@@ -146,7 +146,7 @@ class TorchTrain:
         found = self._compared(batch)
         share = self.objective.share(TokenScores(*(column[tokens.kept] for column in found)), tokens, kl_coef)
         loss = share.loss
-        if tokens.fillers.any():
+        if tokens.has_fillers:
             loss = loss + 0.0 * found.log_probs[tokens.fillers].sum()  # a gradient of 0, which the ranks can add
         loss.backward()
         part = float(share.loss.detach())

@@ -53,17 +53,12 @@ def shard(root: nn.Module, ranks: Ranks, sharding: Sharding, compute_dtype: torc
 
 def blocks(module: nn.Module) -> list[nn.Module]:
     """The repeated parts of a model: members of its outermost lists, as decoder layers and vision blocks are."""
-    found: list[nn.Module] = []
-    for child in module.children():
-        if not isinstance(child, nn.ModuleList):
-            found += blocks(child)
-            continue
-        for member in child:
-            if isinstance(member, nn.ModuleList):  # it has no forward of its own
-                found += blocks(member)
-            elif any(True for _ in member.parameters()):
-                found.append(member)
-    return found
+    if isinstance(module, nn.ModuleList):
+        # A list has no forward of its own, so lists in lists are opened.
+        return [
+            part for member in module for part in (blocks(member) if isinstance(member, nn.ModuleList) else [member])
+        ]
+    return [part for child in module.children() for part in blocks(child) if any(True for _ in part.parameters())]
 
 
 def sharded_parts(root: nn.Module) -> list[FSDPModule]:

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from easyr1.data.processor import picture_keys
+from easyr1.models.sequence import exchange
 
 GRID = "grid_thw"  # (P, 3): towers that take the patches of all pictures in one row are told their sizes so
 TILED_TOWERS = frozenset({"internvl_vision", "idefics3_vision", "smolvlm_vision"})  # one row a tile, in and out
@@ -52,9 +53,15 @@ class Deal:
         smallest = min(range(len(self.sizes)), key=lambda index: self.sizes[index])
         return self.members[self.place] or (smallest,)
 
-    def narrowed(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows of the own pictures out of those of all."""
-        parts = rows.split(self.sizes)
+    def narrowed(self, value: Any, name: str = "") -> Any:
+        """An argument of the tower: the rows of the own pictures where it has rows of all, else as it is."""
+        if not isinstance(value, torch.Tensor) or value.ndim < 2:
+            return value
+        if name == GRID:
+            return value[list(self.own)]
+        if len(value) != sum(self.sizes):
+            return value
+        parts = value.split(self.sizes)
         return torch.cat([parts[index] for index in self.own])
 
     def order(self, ratio: int) -> tuple[list[int], int]:
@@ -99,13 +106,7 @@ def shared(tower: nn.Module, group: dist.ProcessGroup) -> Iterator[None]:
     def narrow(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         found = _deal(given, named, group)
         deals.append(found)
-        rows = sum(found.sizes)
-        own = torch.tensor(found.own)
-        given = tuple(found.narrowed(one) if _has_rows(one, rows) else one for one in given)
-        grid = {GRID: named[GRID][own.to(named[GRID].device)]} if GRID in named else {}
-        return given, {
-            name: found.narrowed(one) if _has_rows(one, rows) else one for name, one in named.items()
-        } | grid
+        return tuple(map(found.narrowed, given)), {name: found.narrowed(one, name) for name, one in named.items()}
 
     def gather(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         return _gathered(output, deals.pop(), group)
@@ -128,10 +129,6 @@ def _deal(given: tuple[Any, ...], named: Mapping[str, Any], group: dist.ProcessG
         pixels = given[0] if given else named["pixel_values"]
         sizes, features = [1] * len(pixels), TILE_FEATURES
     return Deal(tuple(sizes), deal(sizes, group.size()), group.rank(), features)
-
-
-def _has_rows(value: Any, rows: int) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim > 1 and len(value) == rows
 
 
 def _gathered(output: Any, found: Deal, group: dist.ProcessGroup) -> Any:
@@ -158,7 +155,7 @@ def _together(tensors: list[torch.Tensor], found: Deal, group: dist.ProcessGroup
     assert all(len(one) == count for one in tensors) and given % count == 0, "not one row of features after another"
     order, most = found.order(given // count)
     flat = [one.flatten(1) for one in tensors]
-    rows = torch.cat(flat, 1)[: count if found.members[found.place] else 0]
+    rows = torch.cat(flat, 1)  # one that this rank computed in vain fits in, and nothing points at it
     whole = _Gather.apply(F.pad(rows, (0, 0, 0, most - len(rows))), group)
     parts = whole[torch.tensor(order, device=whole.device)].split([one.shape[1] for one in flat], 1)
     return [
@@ -173,13 +170,11 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        whole = rows.new_empty(group.size() * len(rows), rows.shape[1])
-        dist.all_gather_into_tensor(whole, rows.contiguous(), group=group)
-        return whole
+        whole = rows.new_empty(group.size(), *rows.shape)
+        dist.all_gather(list(whole.unbind()), rows.contiguous(), group=group)
+        return whole.flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        grad = grads[0].contiguous()
-        own = grad.new_empty(len(grad) // ctx.group.size(), grad.shape[1])
-        dist.reduce_scatter_tensor(own, grad, group=ctx.group)
-        return own, None
+        (parts,) = exchange(ctx.group, grads[0].unflatten(0, (ctx.group.size(), -1)))
+        return parts.sum(0), None

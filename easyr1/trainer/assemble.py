@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.errors import ConfigError
 from easyr1.models.build import load_model_config, local_folder
+from easyr1.models.sequence import check_heads
 from easyr1.rewards.load import load_reward
 from easyr1.rewards.score import hidden_columns_note, score
 from easyr1.rewards.worker import RewardSpec, RewardWorker
@@ -42,6 +43,7 @@ from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.loop import Trainer
 from easyr1.trainer.parts import (
+    critic_spec,
     group_filter,
     model_spec,
     optim_spec,
@@ -144,7 +146,7 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
 def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
     """Tokenizer, image processor and all rows. No weights are loaded."""
     model = config.worker.actor.model
-    load_model_config(model_spec(config, plan))  # refuses what override_config cannot change
+    check_models(config, plan)
     chat = Chat.load(
         str(model.model_path),
         tokenizer_path=model.tokenizer_path,
@@ -155,6 +157,14 @@ def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
     media = media_store(chat, config)
     train, val = (_prompts(config, name, chat, media, progress) for name in ("train", "val"))
     return Data(chat, media, train, val)
+
+
+def check_models(config: Config, plan: Plan) -> None:
+    """What the models' configurations tell: keys of override_config, and heads that ranks can share out."""
+    size = config.worker.actor.ulysses_size
+    check_heads(load_model_config(model_spec(config, plan)), size)
+    if NEEDS[config.algorithm.adv_estimator].values:
+        check_heads(load_model_config(critic_spec(config, plan)), size, "worker.critic.ulysses_size")
 
 
 def media_store(chat: Chat, config: Config) -> MediaStore | None:
@@ -227,7 +237,8 @@ def open_trainer(
     own = start if start is not None and checkpoints.is_own(start.folder) else None
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
-    with open_ranks(config, plan, inputs.media, progress, tell) as group:
+    with ExitStack() as stack:
+        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
         tracker = Tracker(
             trainer_keys.logger,
             plan.run_folder,
@@ -237,17 +248,15 @@ def open_trainer(
             resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
             identity={} if own is None else own.state["trackers"],
         )
-        try:
-            with RewardWorker(inputs.reward, config.worker.reward.timeout_s) as worker:
-                trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
-                _tell_adapters(group, tracker)
-                if start is not None:
-                    trainer.resume(start.folder, start.state)
-                if not trainer_keys.val_only:  # from here on steps are made anew
-                    checkpoints.set_aside_after(None if start is None else start.folder)
-                yield trainer
-        finally:
-            tracker.finish()
+        stack.callback(tracker.finish)
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s))
+        trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
+        _tell_adapters(group, tracker)
+        if start is not None:
+            trainer.resume(start.folder, start.state)
+        if not trainer_keys.val_only:  # from here on steps are made anew
+            checkpoints.set_aside_after(None if start is None else start.folder)
+        yield trainer
 
 
 def _trainer(
@@ -277,10 +286,7 @@ def _trainer(
     learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
-    batch_size, shares = config.data.rollout_batch_size, row_shares(config, inputs.train)
-    if config.trainer.val_only:  # nothing is drawn, however few training rows there are
-        batch_size = min(batch_size, len(inputs.train) if shares is None else sum(share.draws for share in shares))
-    loader = Loader(inputs.train, batch_size, config.data.shuffle, config.data.seed, shares)
+    loader = _loader(config, inputs.train)
 
     def tell(message: str) -> None:
         tracker.event("warning", message=message)
@@ -325,6 +331,14 @@ def _sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEng
     return ProbedRollout(
         sampler, _engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq
     )
+
+
+def _loader(config: Config, train: PromptSet) -> Loader:
+    """The training rows in their order."""
+    batch_size, shares = config.data.rollout_batch_size, row_shares(config, train)
+    if config.trainer.val_only:  # nothing is drawn, however few training rows there are
+        batch_size = min(batch_size, len(train) if shares is None else sum(share.draws for share in shares))
+    return Loader(train, batch_size, config.data.shuffle, config.data.seed, shares)
 
 
 def _engine(inputs: Inputs, group: WorkerGroup, name: str, balance: Balance) -> SharedTrain:

@@ -87,6 +87,7 @@ def actor_engine(
         against,
         ranks=ranks,
         seed=config.data.seed,
+        reduce_each_micro_batch=actor.fsdp.reduce_each_micro_batch,
     )
 
 
@@ -148,6 +149,7 @@ def critic_engine(config: Config, plan: Plan, media: MediaInputs) -> TorchTrain:
         optim,
         ranks=ranks,
         seed=config.data.seed,
+        reduce_each_micro_batch=critic.fsdp.reduce_each_micro_batch,
     )
 
 

@@ -131,11 +131,8 @@ class RankRollout:
         own = prompts[number::count]
         if self.media is not None:
             self.media.prefetch(handle for prompt in own for handle in prompt.media)
-        for one in self.resting:
-            one.engine.sleep(one.weights, one.optimizer)
-        found = self.engine.generate(own, sampling, progress)
-        for one in self.resting:
-            one.engine.wake()
+        with self._device():
+            found = self.engine.generate(own, sampling, progress)
         answers: list[list[Completion]] = [[] for _ in prompts]
         for place, part in enumerate(self.ranks.gather_peers(found)):
             answers[place::count] = part
@@ -146,6 +143,22 @@ class RankRollout:
 
     def rest(self) -> None:
         self.engine.rest()
+
+    @property
+    def droppable(self) -> tuple[str, ...]:
+        """What may be left half done: nothing that another rank waits for."""
+        return getattr(self.engine, "droppable", ()) if self.ranks.sequence == 1 else ()
+
+    @contextmanager
+    def _device(self) -> Iterator[None]:
+        """For the sampler, as far as trained models are put away for it."""
+        for one in self.resting:
+            one.engine.sleep(one.weights, one.optimizer)
+        try:
+            yield
+        finally:
+            for one in self.resting:
+                one.engine.wake()
 
 
 @dataclass

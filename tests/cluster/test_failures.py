@@ -75,7 +75,7 @@ def test_a_stopped_rank_is_named_and_ended(cluster, tmp_path, rank):
 def test_a_rank_that_answers_but_makes_no_progress_is_shown_where_it_stands(cluster, tmp_path):
     with two_ranks(tmp_path, hang_timeout_s=2) as ranks:
         shares = [[], []]
-        ranks.call_sharded("fake.go_on", shares, 4, 0.8, progress=lambda *_: None)  # slower, but it goes on
+        ranks.call_sharded("fake.go_on", shares, 4, 0.8)  # slower, but it goes on
         with pytest.raises(RankError) as told:
             ranks.call_all("fake.sleep", 1, 60)
         assert "rank 0" in str(told.value) and "rank 1" in str(told.value)

@@ -12,7 +12,7 @@ ulysses_size model.enable_gradient_checkpointing
 """
 ENGINE_KEYS = """
 strategy offload.offload_params offload.offload_optimizer fsdp.enable_full_shard fsdp.enable_cpu_offload
-fsdp.enable_rank0_init fsdp.use_orig_params fsdp.fsdp_size
+fsdp.enable_rank0_init fsdp.use_orig_params fsdp.fsdp_size fsdp.reduce_each_micro_batch
 """
 OTHERS = """
 data.val_files data.val_batch_size data.filter_overlong_prompts_workers data.on_bad_media worker.hybrid_engine

@@ -28,6 +28,7 @@ OURS = {
     "worker.rollout.probe_freq": 20,
     "worker.actor.entropy_coef": 0.0,
     "worker.actor.old_log_probs": "auto",
+    **{f"worker.{model}.fsdp.reduce_each_micro_batch": False for model in ("actor", "ref", "critic")},
     "worker.actor.model.lora.dropout": 0.0,
     "worker.critic.model.lora.dropout": 0.0,
     "algorithm.overlong_buffer_length": 0,

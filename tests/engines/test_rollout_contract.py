@@ -237,7 +237,7 @@ def test_after_a_call_was_given_up_the_next_one_is_right(engine):
     wanted = [group[0].ids.tolist() for group in one.sampler.generate(asked, greedy)]
     with pytest.raises(Torn):
         one.sampler.generate(asked, Sampling(n=3, max_tokens=8), tear)
-    for after_s in (0.02, 0.11, 0.23):
+    for after_s in np.linspace(0.02, 0.3, 12):
         assert give_up_by_signal(one, asked, after_s)
         answers = one.sampler.generate(asked, greedy)
         assert [group[0].ids.tolist() for group in answers] == wanted

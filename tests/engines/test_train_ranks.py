@@ -125,7 +125,7 @@ def test_adapters_and_their_reference_are_the_same_on_two_ranks(with_pictures):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ("adamw", "adamw_bf16"))
+@pytest.mark.parametrize("strategy", (pytest.param("adamw", marks=pytest.mark.slow), "adamw_bf16"))
 def test_bfloat16_weights_move_alike(with_pictures, strategy):
     spec = replace(with_pictures.spec, param_dtype="bfloat16", compute_dtype="bfloat16")
     optim = OptimSpec(strategy=strategy, lr=1e-3, max_grad_norm=1e9)
@@ -153,6 +153,20 @@ def test_products_in_bfloat16_are_close_to_those_in_float32(with_pictures):
         assert {tensor.dtype for tensor in two.weights.values()} == {torch.float32}
         gap = max(float((two.weights[name] - tensor).abs().max()) for name, tensor in exact.weights.items())
         assert 0 < gap < 5 * ranked.LR
+
+
+def test_values_keep_the_precision_of_their_head(with_pictures):
+    mixed = replace(of_critic(with_pictures), spec=replace(with_pictures.spec, compute_dtype="bfloat16"))
+    for value in on_ranks(2, value_of_a_token, mixed):
+        assert float(torch.tensor(value).bfloat16()) != value
+
+
+def value_of_a_token(training):
+    ranks, scene = join(CPU), scenes.Scene(training.kind)
+    engine = training.engine(ranks, scene)
+    with torch.no_grad():
+        engine.scored.value_head.weight.fill_(0.1)
+    return float(engine.score(training.groups(scene)[:1])[0][0][0])
 
 
 def test_dropout_differs_by_rank_and_by_update_and_comes_again_after_a_resume(with_pictures, tmp_path):
@@ -194,22 +208,33 @@ class Listening(PolicyObjective):
         return super().share(scores, tokens, kl_coef)
 
 
-def test_a_broken_loss_on_one_rank_skips_the_update_on_all(with_pictures):
-    (first, second) = on_ranks(2, broken, with_pictures)
-    assert first == second == (0, True, True)
+@pytest.mark.parametrize("where", ("gradient", "loss"))
+def test_a_broken_number_on_one_rank_skips_the_update_on_all(with_pictures, where):
+    assert on_ranks(2, broken, with_pictures, where) == [(0, True, True)] * 2
 
 
-def broken(training):
+def broken(training, where):
+    """Optimizer steps, whether the update was counted as skipped, and whether the weights are what they were."""
     ranks, scene = join(CPU), scenes.Scene(training.kind)
     engine = training.engine(ranks, scene)
-    before = dict(engine.weights())
+    before = {name: tensor.clone() for name, tensor in engine.weights()}
     groups = ranked.alternating(training.groups(scene), 2)[ranks.rank]
-    if ranks.rank == 1:
+    if ranks.rank == 1 and where == "gradient":
         groups[0].samples[0].advantages[0] = math.inf
+    elif ranks.rank == 1:
+        engine.objective = BrokenLoss()
     sums = engine.update(groups, 1e-2)
     skipped = ranks.gather(sums.means().get("actor/skipped_updates"))[0] == 1
     same = all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
     return engine.version, skipped, same
+
+
+class BrokenLoss(PolicyObjective):
+    """Its gradient does not tell that it is not finite."""
+
+    def share(self, scores, tokens, kl_coef):
+        share = super().share(scores, tokens, kl_coef)
+        return replace(share, loss=share.loss + math.inf)
 
 
 def test_text_rows_beside_pictures_have_no_part_in_the_vision_tower(with_pictures):

@@ -8,6 +8,8 @@ import runs
 import scenes
 import tiny
 import torch
+import torch.distributed as dist
+from ranks import on_ranks
 
 from easyr1.batch import Completion, Group, Prompt, Sample
 from easyr1.data.chat import Chat
@@ -17,6 +19,7 @@ from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.train import TorchTrain
 from easyr1.models.positions import Positions
+from easyr1.models.ranks import join
 
 KINDS = tiny.VISION_KINDS
 QUESTION = "A<video>b<image>c<video>Which?"
@@ -83,6 +86,26 @@ def test_packed_rows_equal_padded_rows(scene):
     norm = torch.stack([grad.norm() for grad in others.values()]).max()
     for name, grad in own.items():
         assert (grad - others[name]).norm() / others[name].norm().clamp_min(1e-6 * norm) < 1e-5, name
+
+
+def shared(kind: str, media: MediaStore, batch: list[Group]) -> None:
+    scored = scenes.packed(scenes.model(kind, torch.float64))
+    alone, own = passes(scored, media, Budget(tokens=100_000), batch)
+    scored.zero_grad()
+    scored.ranks = join(torch.device("cpu"), sequence=dist.get_world_size())
+    found, parts = passes(scored, media, Budget(tokens=100_000), batch)
+    for place, values in alone.items():
+        torch.testing.assert_close(found[place], values, rtol=0, atol=1e-9)
+    norm = torch.stack([grad.norm() for grad in own.values()]).max()
+    for name, grad in own.items():
+        dist.all_reduce(parts[name])
+        assert (grad - parts[name]).norm() / grad.norm().clamp_min(1e-6 * norm) < 1e-5, name
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_that_share_rows_share_out_pictures_and_videos(scene, world):
+    kind, media, prompts = scene
+    on_ranks(world, shared, kind, media, groups(prompts))
 
 
 def test_log_probs_are_those_of_the_models_own_forward(scene):

@@ -5,6 +5,7 @@ from typing import Any
 
 import family_scenes
 import pytest
+import tiny
 import torch
 import torch.distributed as dist
 import transformers
@@ -16,11 +17,12 @@ from torch import nn
 from easyr1.batch import Group
 from easyr1.engines.pack import Budget, MicroBatch, Packer, cut
 from easyr1.errors import ConfigError
+from easyr1.models.build import ModelSpec, build
 from easyr1.models.lora import LoraSpec, adapter_parameters, add_adapters
 from easyr1.models.ranks import ALONE, join
 from easyr1.models.scored import Scored, Unadapted, Valued
 from easyr1.models.sequence import check_heads, check_layout
-from easyr1.models.towers import deal, vision_tower
+from easyr1.models.towers import deal, vision_tower, why_not_shared
 
 CPU = torch.device("cpu")
 WHOLE, SPLIT = 1000, 60  # tokens of a micro-batch: all groups in one row, or several rows and a group in two of them
@@ -227,6 +229,31 @@ def test_the_largest_picture_goes_to_the_rank_that_has_least():
     assert deal([4, 1, 2], 2) == ((0,), (1, 2))
     assert deal([3, 3, 3], 2) == ((0, 2), (1,))
     assert deal([5], 3) == ((0,), (), ())
+
+
+def test_it_is_known_beforehand_where_every_rank_computes_all_pictures():
+    reasons = {name: why_not_shared(family.build()) for name, family in FAMILIES.items() if family.layout == PACKED}
+    told = {"llava_onevision": "siglip_vision_model", "llava_next": "clip_vision_model"}
+    told |= {"mistral3": "pixtral", "pixtral": "pixtral"}
+    assert {name for name, reason in reasons.items() if reason is not None} == told.keys()
+    assert all(kind in str(reasons[name]) for name, kind in told.items())
+
+
+def refused(spec: ModelSpec) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build(spec, ranks=join(CPU, sequence=2))
+    return str(caught.value)
+
+
+def test_what_ranks_cannot_share_is_refused_when_it_is_built(tmp_path):
+    tiny.save("qwen3", tmp_path / "odd", num_attention_heads=3, num_key_value_heads=3)
+    tiny.save("qwen2", tmp_path / "even")
+    told = (
+        on_ranks(2, refused, ModelSpec(str(tmp_path / "odd"))),
+        on_ranks(2, refused, ModelSpec(str(tmp_path / "even"), packed=False)),
+    )
+    assert all("3 attention heads" in one and "set one of 1, 3" in one for one in told[0])
+    assert all("Qwen2ForCausalLM" in one and "padded layout" in one for one in told[1])
 
 
 def test_ranks_that_do_not_divide_the_heads_are_refused_with_the_sizes_that_do():

@@ -1,0 +1,113 @@
+"""A rank that is killed or stands still ends the command, soon and with its name, and the next start goes on."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+import runs
+import torch
+
+pytestmark = pytest.mark.slow
+
+STEPS = 3
+SETTINGS = {
+    "trainer__max_steps": STEPS,
+    "trainer__save_freq": 1,
+    "trainer__val_freq": -1,
+    "trainer__val_before_train": "false",
+    "worker__actor__optim__lr": 1e-4,
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    """The run folder of one rank without any trouble; the model and rows lie beside it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    runs.run(runs.arguments(folder, "qwen2_5_vl", **SETTINGS))
+    return folder
+
+
+def broken(folder: Path, run: Path, where: str, number: str, **settings: Any) -> tuple[int, str, float]:
+    """Exit status, output, and seconds of a command on two ranks that something happens to."""
+    arguments = runs.arguments(
+        folder,
+        "qwen2_5_vl",
+        **SETTINGS | settings,
+        trainer__n_gpus_per_node=2,
+        trainer__save_checkpoint_path=run,
+        trainer__logger="['console','file']",
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(commands.ROOT / "tests/broken_ranks.py"), where, number, *arguments],
+        env=os.environ
+        | {"PYTHONPATH": str(commands.ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=170,
+    )
+    return done.returncode, done.stdout, time.monotonic() - start
+
+
+def resumed_is_undisturbed(folder: Path, run: Path) -> None:
+    """One rank goes on from what two have left."""
+    runs.run(runs.arguments(folder, "qwen2_5_vl", **SETTINGS, trainer__save_checkpoint_path=run))
+    straight, again = runs.steps(folder / "run"), runs.steps(run)
+    assert sorted(again) == sorted(straight)
+    for step in straight:
+        for name in ("actor/pg_loss", "actor/grad_norm", "reward/overall", "response_length/mean"):
+            assert again[step][name] == pytest.approx(straight[step][name], abs=1e-4), (step, name)
+    last = f"global_step_{STEPS}/actor/model"
+    weights, others = runs.read_shards(folder / "run" / last), runs.read_shards(run / last)
+    assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-4
+    assert not torch.equal(
+        *(runs.read_shards(folder / f"run/global_step_{step}/actor/model")["lm_head.weight"] for step in (1, STEPS))
+    )
+
+
+def nobody_left(run: Path) -> None:
+    pids = json.loads((run / "ranks.json").read_text())
+    end = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+@pytest.mark.parametrize("where", ("sampling", "reward", "update", "save"))
+def test_a_killed_rank_ends_the_run_which_goes_on_with_the_next_start(undisturbed, tmp_path, where):
+    run = tmp_path / "run"
+    status, output, seconds = broken(undisturbed, run, where, "SIGKILL")
+    assert status == 1 and seconds < 120, output
+    assert "rank 1 (node " in output and "died in " in output and "Traceback" not in output, output
+    nobody_left(run)
+    assert (run / "global_step_1/manifest.json").is_file() and not (run / "global_step_2/manifest.json").is_file()
+    resumed_is_undisturbed(undisturbed, run)
+
+
+@pytest.mark.parametrize("where", ("sampling", "update", "save"))
+def test_a_rank_that_stands_still_ends_the_run_after_the_hang_timeout(undisturbed, tmp_path, where):
+    run = tmp_path / "run"
+    status, output, seconds = broken(undisturbed, run, where, "SIGSTOP", trainer__hang_timeout_s=8)
+    assert status == 1 and seconds < 120, output
+    assert "rank 1 (node " in output and "hangs in " in output and "trainer.hang_timeout_s=8" in output, output
+    nobody_left(run)
+    if where == "save":
+        resumed_is_undisturbed(undisturbed, run)
+
+
+@pytest.mark.parametrize(("where", "saved"), (("sampling", 1), ("update", 2)))
+def test_sigterm_saves_the_last_whole_step_of_two_ranks(undisturbed, tmp_path, where, saved):
+    run = tmp_path / "run"
+    never = {"trainer__save_freq": -1}
+    status, output, _ = broken(undisturbed, run, f"{where}-driver", "SIGTERM", **never)
+    assert status == 143 and "the same command goes on from there" in output and "Traceback" not in output, output
+    assert [path.name for path in run.glob("global_step_*")] == [f"global_step_{saved}"]
+    nobody_left(run)
+    resumed_is_undisturbed(undisturbed, run)

@@ -7,12 +7,9 @@ pixel tensors, so nothing is tokenised or resized a second time. Does not know r
 # pyright: reportMissingImports=false
 # (an optional package, which is not in the environment of every checkout)
 
-import random
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from easyr1 import seeding
 from easyr1.batch import Completion, Prompt
 from easyr1.config.sampler import NAME_KEY, wrong_version
 from easyr1.data.processor import image_token_id
+from easyr1.engines.guest import LARGEST_SEED, own_random_numbers, random_numbers_kept, signals_held_back
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
 from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment, set_rank
@@ -30,9 +28,7 @@ from easyr1.models.scored import Scored
 
 PICTURE_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BANNED = "easyr1_banned_ids"  # name in vLLM's additional_config
-LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class VllmRollout:
         if not asked:
             return []
         call = _Call(self, asked, sampling, progress)
-        with _own_random_numbers(sampling.seed, asked[0]):
+        with own_random_numbers(sampling.seed, asked[0]):
             try:
                 call.ask()
                 call.finish()
@@ -105,7 +101,7 @@ class VllmRollout:
         """Take new weights, one tensor after the other, and forget all that was computed with the old ones."""
         if self.asleep:
             self.llm.wake_up(tags=["weights"])
-        with _signals_held_back():
+        with signals_held_back():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _some(weights)})
             self._forget()
         if self.asleep:
@@ -168,7 +164,7 @@ class _Call:
     def finish(self) -> None:
         """Step until every answer is there. A signal is heeded between two steps."""
         while self.waiting:
-            with _signals_held_back():
+            with signals_held_back():
                 outputs = self.engine.step()
             for output in outputs:
                 if output.finished:
@@ -195,7 +191,7 @@ class _Call:
 
     def give_up(self) -> None:
         """Take back what was asked for."""
-        with _signals_held_back():
+        with signals_held_back():
             self.engine.abort_request(list(self.waiting))
             while self.engine.has_unfinished_requests():
                 self.engine.step()
@@ -228,13 +224,26 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
     ours = {"logits_processors": [_bans_class()]} if banned else {}
     asked = arguments(settings, sees)
     asked["additional_config"] = dict(asked.get("additional_config") or {}) | {BANNED: list(banned)}
-    with _random_numbers_kept():
+    with random_numbers_kept():
         try:
             llm = vllm.LLM(**asked, **ours)
         except refusals() as error:
             raise ConfigError("worker.rollout", f"vLLM {vllm.__version__} refuses: {first_line(error)}") from error
     llm.collective_rpc(_report_whole_distributions)
+    if settings.tensor_parallel_size > 1:
+        _unlink_shared_memory()
     return llm
+
+
+def _unlink_shared_memory() -> None:
+    """On a CPU vLLM's ranks reduce in shared memory, which has the same name in every run and stays when a process is
+    killed: the next run could not make it. Whoever has it mapped keeps it without a name.
+    """
+    from vllm.distributed import get_tp_group
+
+    shared = getattr(get_tp_group().device_communicator, "dist_module", None)
+    if (name := getattr(shared, "group_name", None)) is not None:
+        Path(f"/dev/shm/{name}_{get_tp_group().rank_in_group}").unlink(missing_ok=True)
 
 
 def refusals() -> tuple[type[Exception], ...]:
@@ -350,49 +359,3 @@ def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, to
         names.append(named[0])
         yield named
     assert names, "vLLM holds weights of its own and was given none"
-
-
-def _devices() -> list[int]:
-    """The GPU whose random numbers are drawn here."""
-    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
-
-
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    """All global generators are afterwards as they were before: vLLM seeds them when it starts."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(_devices()):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-@contextmanager
-def _own_random_numbers(seed: int, first: Prompt) -> Iterator[None]:
-    """Numbers that follow from the seed and the first prompt's draw: other ones in each step, the same ones in a
-    resumed run and on all ranks that hold one engine together. The trainer's own are not touched."""
-    with torch.random.fork_rng(_devices()):
-        place = (first.epoch, first.index, first.attempt)
-        torch.manual_seed(int(seeding.generator(seed, *place).integers(LARGEST_SEED)))
-        yield
-
-
-@contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Signals that come inside take effect at the end: an engine torn out of a step could not go on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before: dict[int, Callable[..., Any] | int | None] = {}
-    try:
-        for number in SIGNALS:
-            before[number] = signal.signal(number, lambda number, _: came.append(number))
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)

@@ -1,7 +1,8 @@
 """The training command with a rank that something happens to: python tests/broken_ranks.py WHERE SIGNAL key=value ...
 
 In the second step rank 1 gets the signal while it does WHERE: sampling, reward, update, save; or the command itself
-does, where WHERE ends with -driver. The process numbers of ranks go to ranks.json in the run folder.
+does, where WHERE ends with -driver. The process numbers of ranks go to ranks.json in the run folder, the time of the
+signal to hit.json.
 """
 
 import json
@@ -28,6 +29,7 @@ def break_one(trainer: Trainer, where: str, number: int) -> None:
     def hit() -> None:
         if trainer.step == STEPS_DONE[where] and left:
             left.pop()
+            (trainer.checkpoints.folder / "hit.json").write_text(json.dumps(time.time()))
             os.kill(os.getpid() if who else pids[1], number)
 
     start, score = group._start, trainer.collector.score

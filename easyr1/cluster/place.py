@@ -26,6 +26,7 @@ Tell = Callable[[str], None]
 
 ROOM_TIMEOUT_S = 60.0  # for nodes that join late, and for resources that others still hold
 PORT_TIMEOUT_S = 5.0
+TIMELINE_WAIT_S = 2.0  # processes tell what they did once a second
 SHUTDOWN_TIMEOUT_S = 20.0
 
 
@@ -152,6 +153,7 @@ def _write_timeline(file: str | None) -> None:
     path = Path(file).expanduser().absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        time.sleep(TIMELINE_WAIT_S)
         ray.timeline(str(path))
     except (OSError, ray.exceptions.RayError) as error:
         log.warning("trainer.ray_timeline: %s was not written (%s)", path, error)

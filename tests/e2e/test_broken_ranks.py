@@ -34,7 +34,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def broken(folder: Path, run: Path, where: str, number: str, **settings: Any) -> tuple[int, str, float]:
-    """Exit status, output, and seconds of a command on two ranks that something happens to."""
+    """Exit status and output of a command on two ranks that something happens to, and seconds from then to its end."""
     arguments = runs.arguments(
         folder,
         "qwen2_5_vl",
@@ -43,7 +43,6 @@ def broken(folder: Path, run: Path, where: str, number: str, **settings: Any) ->
         trainer__save_checkpoint_path=run,
         trainer__logger="['console','file']",
     )
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(commands.ROOT / "tests/broken_ranks.py"), where, number, *arguments],
         env=os.environ
@@ -53,7 +52,8 @@ def broken(folder: Path, run: Path, where: str, number: str, **settings: Any) ->
         text=True,
         timeout=170,
     )
-    return done.returncode, done.stdout, time.monotonic() - start
+    end = time.time()
+    return done.returncode, done.stdout, end - json.loads((run / "hit.json").read_text())
 
 
 def resumed_is_undisturbed(folder: Path, run: Path) -> None:
@@ -84,7 +84,7 @@ def nobody_left(run: Path) -> None:
 def test_a_killed_rank_ends_the_run_which_goes_on_with_the_next_start(undisturbed, tmp_path, where):
     run = tmp_path / "run"
     status, output, seconds = broken(undisturbed, run, where, "SIGKILL")
-    assert status == 1 and seconds < 120, output
+    assert status == 1 and seconds < 60, output
     assert "rank 1 (node " in output and "died in " in output and "Traceback" not in output, output
     nobody_left(run)
     assert (run / "global_step_1/manifest.json").is_file() and not (run / "global_step_2/manifest.json").is_file()
@@ -95,7 +95,7 @@ def test_a_killed_rank_ends_the_run_which_goes_on_with_the_next_start(undisturbe
 def test_a_rank_that_stands_still_ends_the_run_after_the_hang_timeout(undisturbed, tmp_path, where):
     run = tmp_path / "run"
     status, output, seconds = broken(undisturbed, run, where, "SIGSTOP", trainer__hang_timeout_s=8)
-    assert status == 1 and seconds < 120, output
+    assert status == 1 and seconds < 60, output
     assert "rank 1 (node " in output and "hangs in " in output and "trainer.hang_timeout_s=8" in output, output
     nobody_left(run)
     if where == "save":

@@ -24,6 +24,10 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be written or read; the message names the file."""
 
 
+class SyncError(ValueError):
+    """A sampler that no longer computes what the trainer does; the message has both numbers."""
+
+
 def first_line(error: BaseException) -> str:
     """What a library's error says in its first line, or its kind where it says nothing.
 

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from easyr1 import __version__
 from easyr1.cluster.failure import RankError
-from easyr1.errors import CheckpointError, ConfigError, DataError, RewardError
+from easyr1.errors import CheckpointError, ConfigError, DataError, RewardError, SyncError
 from easyr1.trainer.stop import Stopped
 
 COMMANDS = {
@@ -71,6 +71,8 @@ def run(module: str, arguments: Sequence[str]) -> int:
         sys.stderr.write(f"reward error: {error}\n")
     except CheckpointError as error:
         sys.stderr.write(f"checkpoint error: {error}\n")
+    except SyncError as error:
+        sys.stderr.write(f"weight sync error: {error}\n")
     except RankError as error:  # with the traceback of the rank; that of this process only says where it waited
         sys.stderr.write(f"{error}\nthe run ends here; the same command goes on from its last checkpoint\n")
     except Stopped as stopped:  # it was told where it happened

@@ -129,6 +129,10 @@ class SharedRollout:
         versions = self.group.call_all("sync.push")
         assert set(versions) == {version}, f"the ranks' policies are at {versions}, not at {version}"
 
+    def rest(self) -> None:
+        """No answers are wanted until the next `load`."""
+        self.group.call_all("rollout.rest")
+
 
 def _size(group: Group, media_tokens: MediaTokens) -> Size:
     media = sum(media_tokens(handle) for handle in group.prompt.media)

@@ -24,7 +24,6 @@ class Feature:
 
 
 MISSING: tuple[Feature, ...] = (
-    Feature("worker.rollout.name", "the vLLM sampler", lambda c, _: c.worker.rollout.name == "vllm", "set torch"),
     Feature(
         "worker.actor.fsdp.torch_dtype",
         "training of float16 weights",

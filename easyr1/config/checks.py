@@ -4,6 +4,7 @@ import re
 
 from easyr1.config.actor import FsdpConfig
 from easyr1.config.plan import Facts
+from easyr1.config.sampler import check_engine_kwargs
 from easyr1.config.schema import Config, CriticConfig
 from easyr1.errors import ConfigError
 
@@ -184,7 +185,9 @@ def check_sampling(config: Config, facts: Facts) -> None:
             "group; set worker.rollout.n to 2 or more, or algorithm.online_filtering=false",
         )
     unknown = [name for name in rollout.engine_kwargs if name not in TORCH_ENGINE_KWARGS]
-    if unknown and rollout.name != "vllm":
+    if rollout.name == "vllm":
+        check_engine_kwargs(rollout.engine_kwargs)
+    elif unknown:
         names = ", ".join(unknown)
         raise ConfigError(
             "worker.rollout.engine_kwargs", f"the torch sampler takes {', '.join(TORCH_ENGINE_KWARGS)}, not {names}"

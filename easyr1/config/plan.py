@@ -46,6 +46,7 @@ class Facts:
     kl_penalties: tuple[str, ...] | None = None
     loggers: tuple[str, ...] | None = None
     optimizers: tuple[str, ...] | None = None
+    vllm: Mapping[str, str] | None = None  # package -> version of each vLLM that is installed
     dry_run: bool = False  # only show the plan: what is missing on this machine is a note instead of an error
 
 

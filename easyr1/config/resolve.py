@@ -16,6 +16,7 @@ from easyr1.config.effects import catches, idle_keys, recipe_notes
 from easyr1.config.files import check_files
 from easyr1.config.placement import Placement, place
 from easyr1.config.plan import Facts, Needs, Plan
+from easyr1.config.sampler import chosen_sampler, missing_vllm
 from easyr1.config.schema import Config
 from easyr1.config.table import plan_rows
 from easyr1.config.validation import val_sampling
@@ -39,7 +40,8 @@ def resolve(config: Config, given: frozenset[str] = frozenset(), facts: Facts | 
     check_together(config, given, facts, placement.world_size)
     val_sampling(config)
     notes = check_files(config, facts.dry_run)
-    for error in ([placement.missing] if placement.missing else []) + missing_features(config, placement.world_size):
+    missing = missing_features(config, placement.world_size) + missing_vllm(config, facts)
+    for error in ([placement.missing] if placement.missing else []) + missing:
         if not facts.dry_run:
             raise error
         notes.append(f"a real start would stop: {error}")
@@ -64,7 +66,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
     return Plan(
         device=placement.device,
         world_size=placement.world_size,
-        rollout_engine="vllm" if config.worker.rollout.name == "vllm" else "torch",
+        rollout_engine=chosen_sampler(config, facts, placement.device),
         prompts_per_rollout=data.rollout_batch_size,
         n=n,
         samples_per_rollout=data.rollout_batch_size * n,

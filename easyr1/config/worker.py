@@ -17,7 +17,8 @@ class RolloutConfig:
     """How answers are sampled."""
 
     name: Literal["auto", "torch", "vllm"] = "auto"
-    """Sampler: torch = in this process, on CPU or GPU; vllm = the vLLM engine; auto = the best one available."""
+    """Sampler: torch = with the trained module itself, on CPU or GPU; vllm = the vLLM engine (docs/vllm.md); auto =
+    vllm where there are a GPU and a vLLM of the right version."""
 
     n: Count = 5
     """Answers per prompt; together they form a group."""
@@ -32,7 +33,17 @@ class RolloutConfig:
     """Sample from this many most probable tokens; -1 = from all."""
 
     seed: int = 1
-    """Seed of sampling. Every answer has its own stream of random numbers, given by seed, prompt, draw and answer."""
+    """Seed of sampling. Every answer has its own stream of random numbers, given by seed, prompt, draw and answer;
+    with vllm every batch has, unless seed_answers is true."""
+
+    seed_answers: bool = False
+    """With vllm: give every answer its own random numbers, so that they depend on seed, prompt, draw and answer
+    alone; slower. The torch sampler always does. Our own key."""
+
+    probe_freq: CountOrZero = 20
+    """With vllm: sampler and trainer score one answer to one prompt before the first step and after every so many
+    updates of the sampler's weights, and the run stops where they part; 0 = before the first step only. Our own
+    key."""
 
     limit_images: CountOrZero = 0
     """Most pictures in a row; 0 = no limit."""
@@ -80,8 +91,8 @@ class RolloutConfig:
     """Largest ratio that the correction lets pass; icepop and seq_mask also mask below its inverse. Our own key."""
 
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments for the sampling engine; the torch sampler takes max_num_seqs, the answers decoded together.
-    Our own key."""
+    """Further arguments for the sampling engine: max_num_seqs, the answers decoded together; with vllm all that
+    vllm.LLM takes, but for what the trainer sets itself (docs/vllm.md). Our own key."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,10 @@ class RolloutEngine(Protocol):
         """Take new weights under their in-memory Hugging Face names."""
         ...
 
+    def rest(self) -> None:
+        """No answers are wanted until the next `load`: memory may be given back."""
+        ...
+
 
 class TrainEngine(Protocol):
     """Scores answers and updates weights; policy, reference and critic are objects of one class."""

@@ -91,6 +91,9 @@ class TorchRollout:
         """The sampler's own weights by name, tied ones under each name."""
         return self.scored.model.state_dict()
 
+    def rest(self) -> None:
+        """There is nothing to give back: the weights are the trainer's, keys and values live for one call."""
+
     @torch.no_grad()
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None

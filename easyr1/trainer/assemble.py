@@ -26,7 +26,9 @@ from easyr1.data.loader import Loader, Share
 from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
 from easyr1.data.sources import labels
+from easyr1.engines.probe import TOLERANCE, ProbedRollout
 from easyr1.engines.protocols import Progress as Tick
+from easyr1.engines.protocols import RolloutEngine
 from easyr1.errors import ConfigError
 from easyr1.models.build import load_model_config, local_folder
 from easyr1.models.sequence import check_heads
@@ -45,6 +47,7 @@ from easyr1.trainer.parts import (
     group_filter,
     model_spec,
     optim_spec,
+    sampler_dtype,
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
@@ -279,7 +282,7 @@ def _trainer(
 
     sampling = train_sampling(config)
     balance = Balance()
-    rollout = SharedRollout(group, balance)
+    rollout = _sampler(inputs, group, balance)
     learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
@@ -313,6 +316,20 @@ def _trainer(
         balance=balance,
         copy_model_files=partial(_copy_model_files, inputs, group),
         stop=StopSignals(),
+    )
+
+
+def _sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEngine:
+    """One with weights of its own is watched."""
+    config, plan = inputs.config, inputs.plan
+    sampler = SharedRollout(group, balance)
+    if plan.rollout_engine == "torch":
+        return sampler
+    keys = config.worker.rollout
+    dtypes = (sampler_dtype(config, plan), plan.compute_dtype or plan.param_dtype)
+    coarsest = max(dtypes, key=lambda dtype: TOLERANCE[dtype])
+    return ProbedRollout(
+        sampler, _engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq
     )
 
 

@@ -105,6 +105,7 @@ class Trainer:
         self.balance.take()  # that of a validation
         with self.stop.at_once():  # what changes in here is put back by `whole`
             groups, metrics = self.gather(clock)
+            self.collector.rollout.rest()
             self.score(groups, clock)
         self.step += 1
         metrics = self.credit(groups, clock) | metrics

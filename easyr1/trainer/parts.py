@@ -9,12 +9,15 @@ from easyr1.algorithms.needs import FULL_KL
 from easyr1.config.plan import Plan
 from easyr1.config.resolve import computed_in, full_dtype
 from easyr1.config.schema import ActorConfig, Config, CriticConfig, FsdpConfig, LoraConfig, OptimConfig
+from easyr1.data.model_files import model_folder
 from easyr1.engines.objective import PolicyObjective, ValueObjective
 from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, MediaInputs
-from easyr1.engines.protocols import Sampling
+from easyr1.engines.protocols import RolloutEngine, Sampling
 from easyr1.engines.rollout_torch import TorchRollout
+from easyr1.engines.rollout_vllm import beside_trainer
 from easyr1.engines.train import TorchTrain
+from easyr1.engines.vllm_settings import VllmSettings
 from easyr1.models.build import DTYPES, ModelSpec, build, build_critic, load_model_config, stop_ids
 from easyr1.models.copies import blank_copy
 from easyr1.models.lora import LoraSpec
@@ -172,17 +175,52 @@ def reference_engine(
     return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget, ranks=ranks)
 
 
-def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> TorchRollout:
-    """The sampler, which shares the policy's module where that is whole, and else has a copy to be fed."""
+def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> RolloutEngine:
+    """The sampler, which shares the policy's module where that is whole; else, as vLLM, it has a copy to be fed."""
     spec = model_spec(config, plan)
     rollout = config.worker.rollout
+    ends = stop_ids(spec, load_model_config(spec))
+    if plan.rollout_engine == "vllm":
+        return beside_trainer(vllm_settings(config, plan), scored, media, ends)
     return TorchRollout(
         scored if ranks.mesh is None else blank_copy(scored, spec),
         media,
-        stop_ids(spec, load_model_config(spec)),
+        ends,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         **rollout.engine_kwargs,
     )
+
+
+def vllm_settings(config: Config, plan: Plan) -> VllmSettings:
+    """What the vLLM sampler is told."""
+    rollout, data, model = config.worker.rollout, config.data, config.worker.actor.model
+    return VllmSettings(
+        model_path=str(model_folder(str(model.model_path), weights=True)),
+        tokenizer_path=str(model_folder(model.tokenizer_path)) if model.tokenizer_path else None,
+        dtype=sampler_dtype(config, plan),
+        max_model_len=rollout.max_model_len or data.max_prompt_length + data.max_response_length,
+        trust_remote_code=model.trust_remote_code,
+        override=model.override_config,
+        device=plan.device or "cpu",
+        seed=rollout.seed,
+        seed_answers=rollout.seed_answers,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        world_size=plan.world_size,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        enforce_eager=rollout.enforce_eager,
+        enable_chunked_prefill=rollout.enable_chunked_prefill,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        disable_log_stats=rollout.disable_log_stats,
+        limit_images=rollout.limit_images,
+        min_pixels=data.min_pixels,
+        max_pixels=data.max_pixels,
+        engine_kwargs=rollout.engine_kwargs,
+    )
+
+
+def sampler_dtype(config: Config, plan: Plan) -> str:
+    """The long name of the type that a sampler with weights of its own computes in."""
+    return full_dtype(config.worker.rollout.dtype) or plan.compute_dtype or plan.param_dtype
 
 
 def train_sampling(config: Config) -> Sampling:

@@ -88,7 +88,7 @@ class Rank:
             engines["critic"] = critic_engine(config, plan, media)
         trained = {name: engines[name] for name in ("actor", "critic") if name in engines}
         sampler = rollout_engine(config, plan, scored, media, ranks)
-        sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None)
+        sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None and plan.rollout_engine == "torch")
         sync.push()
         rollout = RankRollout(sampler, self.media, ranks, resting(config, trained, sync.shares_module))
         return engines | {"rollout": rollout, "sync": sync, "files": ModelFiles(trained)}
@@ -140,6 +140,9 @@ class RankRollout:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.engine.load(weights, version)
+
+    def rest(self) -> None:
+        self.engine.rest()
 
     @property
     def droppable(self) -> tuple[str, ...]:

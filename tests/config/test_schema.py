@@ -24,6 +24,8 @@ OURS = {
     "worker.rollout.engine_kwargs": {},
     "worker.rollout.correction": "none",
     "worker.rollout.correction_cap": 2.0,
+    "worker.rollout.seed_answers": False,
+    "worker.rollout.probe_freq": 20,
     "worker.actor.entropy_coef": 0.0,
     "worker.actor.old_log_probs": "auto",
     **{f"worker.{model}.fsdp.reduce_each_micro_batch": False for model in ("actor", "ref", "critic")},

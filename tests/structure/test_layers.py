@@ -72,6 +72,7 @@ DOORS = {  # the longest path that fits counts
 OPTIONAL = {
     "av",
     "optimi",
+    "vllm",
     "peft",
     "wandb",
     "swanlab",

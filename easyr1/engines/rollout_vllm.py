@@ -1,0 +1,361 @@
+"""Sampling with vLLM, in the trainer's own process: tokens and processed pictures in, answers and log-probs out.
+
+The one door to vllm, which is imported when an engine is built. Prompts go in as the trainer's token ids and its own
+pixel tensors, so nothing is tokenised or resized a second time. Does not know rewards, text or optimizers.
+"""
+
+# pyright: reportMissingImports=false
+# (an optional package, which is not in the environment of every checkout)
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from easyr1 import seeding
+from easyr1.batch import Completion, Prompt
+from easyr1.config.sampler import NAME_KEY, wrong_version
+from easyr1.data.processor import image_token_id
+from easyr1.engines.guest import LARGEST_SEED, own_random_numbers, random_numbers_kept, signals_held_back
+from easyr1.engines.pack import MediaInputs
+from easyr1.engines.protocols import Progress, Sampling
+from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment, set_rank
+from easyr1.errors import ConfigError, DataError, first_line
+from easyr1.models.scored import Scored
+
+PICTURE_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
+BANNED = "easyr1_banned_ids"  # name in vLLM's additional_config
+
+
+@dataclass(frozen=True)
+class Vision:
+    """How pictures lie in prompts: the id that each of their tokens has, patches along the side of one."""
+
+    token: int
+    merge_size: int
+
+
+class VllmRollout:
+    """A RolloutEngine with weights of its own, given by `load`; before that, those of the model's folder.
+
+    `banned` ids are never drawn. A call that is given up leaves the engine ready for the next one.
+    """
+
+    def __init__(
+        self,
+        settings: VllmSettings,
+        media: MediaInputs,
+        stop_ids: Iterable[int],
+        banned: Iterable[int] = (),
+        vision: Vision | None = None,
+        llm: Any = None,  # for tests of the order of calls
+    ) -> None:
+        self.settings = settings
+        self.media = media
+        self.stop_ids = sorted(stop_ids)
+        self.vision = vision
+        self.version = 0
+        self.asleep = False
+        self.llm = start(settings, sorted(banned), sees=vision is not None) if llm is None else llm
+
+    @property
+    def droppable(self) -> tuple[str, ...]:
+        """Calls of which nothing is left when they end early; not of ranks that compute together."""
+        return ("generate",) if self.settings.tensor_parallel_size == 1 else ()
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
+    ) -> list[list[Completion]]:
+        """For each prompt its `sampling.n` answers. DataError for a prompt that vLLM cannot take."""
+        assert not self.asleep, "the sampler rests; it must be given weights first"
+        asked, own = self._with_peers(prompts)
+        if not asked:
+            return []
+        call = _Call(self, asked, sampling, progress)
+        with own_random_numbers(sampling.seed, asked[0]):
+            try:
+                call.ask()
+                call.finish()
+            except BaseException:  # Stopped, above all
+                call.give_up()
+                raise
+        return call.answers[own]
+
+    def _with_peers(self, prompts: Sequence[Prompt]) -> tuple[Sequence[Prompt], slice]:
+        """What all ranks that hold one engine together are asked, in one order, and which of it is this rank's."""
+        if self.settings.tensor_parallel_size == 1:
+            return prompts, slice(None)
+        from vllm.distributed import get_tp_group
+
+        group = get_tp_group()
+        shares: list[list[Prompt]] = [[]] * group.world_size
+        torch.distributed.all_gather_object(shares, list(prompts), group=group.cpu_group)
+        start = sum(map(len, shares[: group.rank_in_group]))
+        return [prompt for share in shares for prompt in share], slice(start, start + len(prompts))
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Take new weights, one tensor after the other, and forget all that was computed with the old ones."""
+        if self.asleep:
+            self.llm.wake_up(tags=["weights"])
+        with signals_held_back():
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _some(weights)})
+            self._forget()
+        if self.asleep:
+            self.llm.wake_up(tags=["kv_cache"])
+            self.asleep = False
+        self.version = version
+
+    def rest(self) -> None:
+        """No answers are wanted until the next `load`: give the memory of weights and caches to the trainer."""
+        if self.settings.sleeps and not self.asleep:
+            self.llm.sleep(level=2)
+            self.asleep = True
+
+    def _forget(self) -> None:
+        """Keys and values of prompts, processed pictures, and features that the old vision tower made of them."""
+        engine = self.llm.llm_engine
+        self.llm.reset_prefix_cache()
+        engine.reset_mm_cache()
+        engine.reset_encoder_cache()
+
+
+@dataclass
+class _Call:
+    """One call of `generate`: the answers on their way and those that are there."""
+
+    rollout: VllmRollout
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    progress: Progress | None
+    waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # name of a request -> (prompt, answer)
+    answers: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Any:
+        return self.rollout.llm.llm_engine
+
+    def ask(self) -> None:
+        """One request for each answer; those of a group find their prompt in the prefix cache."""
+        self.answers = [[None] * self.sampling.n for _ in self.prompts]
+        for index, prompt in enumerate(self.prompts):
+            wanted = engine_input(prompt, self.rollout)
+            for number in range(self.sampling.n):
+                name = f"{index}-{number}"
+                self.waiting[name] = (index, number)
+                self._add(name, wanted, prompt, number)
+
+    def _add(self, name: str, wanted: Any, prompt: Prompt, number: int) -> None:
+        params = sampling_params(self.sampling, self.rollout.stop_ids, self._seed(prompt, number))
+        try:
+            self.engine.add_request(name, wanted, params)
+        except refusals() as error:
+            raise DataError(f"row {prompt.row}: vLLM does not take the prompt ({first_line(error)})") from error
+
+    def _seed(self, prompt: Prompt, number: int) -> int | None:
+        if not self.rollout.settings.seed_answers:
+            return None
+        place = (prompt.epoch, prompt.index, prompt.attempt, number)
+        return int(seeding.generator(self.sampling.seed, *place).integers(LARGEST_SEED))
+
+    def finish(self) -> None:
+        """Step until every answer is there. A signal is heeded between two steps."""
+        while self.waiting:
+            with signals_held_back():
+                outputs = self.engine.step()
+            for output in outputs:
+                if output.finished:
+                    self._take(*self.waiting.pop(output.request_id), output)
+
+    def _take(self, index: int, number: int, output: Any) -> None:
+        prompt, (answer,) = self.prompts[index], output.outputs
+        if len(output.prompt_token_ids) != len(prompt.ids):
+            raise DataError(
+                f"row {prompt.row}: the trainer's prompt has {len(prompt.ids)} tokens, "
+                f"vLLM's {len(output.prompt_token_ids)}"
+            )
+        assert len(answer.logprobs.logprobs) == len(answer.token_ids)
+        self.answers[index][number] = Completion(
+            ids=np.array(answer.token_ids, dtype=np.int64),
+            log_probs=np.array(answer.logprobs.logprobs, dtype=np.float32),
+            finish_reason="stop" if answer.finish_reason == "stop" else "length",
+            group_id=prompt.group_id,
+            weights_version=self.rollout.version,
+        )
+        if self.progress is not None:
+            total = len(self.prompts) * self.sampling.n
+            self.progress(total - len(self.waiting), total)
+
+    def give_up(self) -> None:
+        """Take back what was asked for."""
+        with signals_held_back():
+            self.engine.abort_request(list(self.waiting))
+            while self.engine.has_unfinished_requests():
+                self.engine.step()
+
+
+def beside_trainer(settings: VllmSettings, scored: Scored, media: MediaInputs, stop_ids: Iterable[int]) -> VllmRollout:
+    """The sampler of a trained model, in the same process; ConfigError where vLLM cannot be given its pictures."""
+    config = scored.model.config
+    vision, token = None, image_token_id(config)
+    if token is not None:
+        if config.model_type not in PICTURE_MODELS:
+            raise ConfigError(
+                NAME_KEY,
+                f"vLLM is given pictures for {', '.join(PICTURE_MODELS)} in this version, not for "
+                f"{config.model_type}; set torch",
+            )
+        vision = Vision(token, config.vision_config.spatial_merge_size)
+    return VllmRollout(settings, media, stop_ids, scored.banned.tolist(), vision)
+
+
+def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
+    """vllm.LLM with these settings. ConfigError where it is missing, of another version or refuses them."""
+    if (error := wrong_version(installed_vllm())) is not None:
+        raise error
+    set_environment(settings.device)
+    if settings.world_size > 1:
+        set_rank()
+    import vllm
+
+    ours = {"logits_processors": [_bans_class()]} if banned else {}
+    asked = arguments(settings, sees)
+    asked["additional_config"] = dict(asked.get("additional_config") or {}) | {BANNED: list(banned)}
+    with random_numbers_kept():
+        try:
+            llm = vllm.LLM(**asked, **ours)
+        except refusals() as error:
+            raise ConfigError("worker.rollout", f"vLLM {vllm.__version__} refuses: {first_line(error)}") from error
+    llm.collective_rpc(_report_whole_distributions)
+    if settings.tensor_parallel_size > 1:
+        _unlink_shared_memory()
+    return llm
+
+
+def _unlink_shared_memory() -> None:
+    """On a CPU vLLM's ranks reduce in shared memory, which has the same name in every run and stays when a process is
+    killed: the next run could not make it. Whoever has it mapped keeps it without a name.
+    """
+    from vllm.distributed import get_tp_group
+
+    shared = getattr(get_tp_group().device_communicator, "dist_module", None)
+    if (name := getattr(shared, "group_name", None)) is not None:
+        Path(f"/dev/shm/{name}_{get_tp_group().rank_in_group}").unlink(missing_ok=True)
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises where it does not take what it is given."""
+    from vllm.exceptions import VLLMError
+
+    return ValueError, TypeError, VLLMError
+
+
+def sampling_params(sampling: Sampling, stop_ids: Sequence[int], seed: int | None) -> Any:
+    """vLLM's form of it. Ends of answers are `stop_ids` alone, whatever the tokenizer's files say."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p if sampling.temperature else 1.0,
+        top_k=max(sampling.top_k, 0) if sampling.temperature else 0,
+        max_tokens=sampling.max_tokens,
+        ignore_eos=True,
+        stop_token_ids=[] if sampling.ignore_eos else list(stop_ids),
+        seed=seed,
+        logprobs=0,  # of the drawn token alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def engine_input(prompt: Prompt, rollout: VllmRollout) -> Any:
+    """A prompt as vLLM's engine takes it once tokens and pictures are processed."""
+    from vllm.inputs import mm_input, tokens_input
+
+    ids = prompt.ids.tolist()
+    if not prompt.media:
+        return tokens_input(ids)
+    vision = rollout.vision
+    assert vision is not None
+    pictures = [rollout.media(handle) for handle in prompt.media]
+    if any(set(picture) != PICTURE_INPUTS for picture in pictures):
+        raise DataError(f"row {prompt.row}: vLLM is given pictures only, no videos; set worker.rollout.name=torch")
+    counts = [int(picture["image_grid_thw"].prod()) // vision.merge_size**2 for picture in pictures]
+    hashes = {"image": list(prompt.media)}  # handles are hashes of the pixels
+    return mm_input(ids, _items(pictures, rollout), hashes, {"image": _places(prompt, vision.token, counts)})
+
+
+def _items(pictures: Sequence[Any], rollout: VllmRollout) -> Any:
+    """The pictures' tensors in the fields that the model's class declares."""
+    from vllm.multimodal.inputs import MultiModalKwargsItems
+
+    joined: Any = {name: torch.cat([torch.as_tensor(one[name]) for one in pictures]) for name in PICTURE_INPUTS}
+    fields = rollout.llm.llm_engine.renderer.mm_processor._get_mm_fields_config(joined, {})
+    return MultiModalKwargsItems.from_hf_inputs(joined, fields)
+
+
+def _places(prompt: Prompt, token: int, counts: Sequence[int]) -> list[Any]:
+    """Where each picture's tokens lie, `counts` of them one after the other."""
+    from vllm.multimodal.inputs import PlaceholderRange
+
+    (places,) = np.nonzero(prompt.ids == token)
+    starts = np.cumsum([0, *counts])
+    ends = [places[start : start + count] for start, count in zip(starts, counts, strict=False)]
+    whole = all(len(own) == count and own[-1] - own[0] == count - 1 for own, count in zip(ends, counts, strict=True))
+    if len(places) != starts[-1] or not whole:
+        raise DataError(f"row {prompt.row}: {len(places)} picture tokens, but its pictures make {list(counts)}")
+    return [PlaceholderRange(offset=int(own[0]), length=count) for own, count in zip(ends, counts, strict=True)]
+
+
+def _bans_class() -> type:
+    """vLLM's kind of logits processor that forbids ids in every request."""
+    from vllm.v1.sample.logits_processor import LogitsProcessor
+
+    class Bans(LogitsProcessor):
+        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+            self.ids = torch.tensor(vllm_config.additional_config[BANNED], dtype=torch.long, device=device)
+
+        def is_argmax_invariant(self) -> bool:
+            return False
+
+        def update_state(self, batch_update: Any) -> None:
+            pass
+
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.index_fill_(-1, self.ids, float("-inf"))
+
+    return Bans
+
+
+class _WholeDistribution(torch.nn.Module):
+    """Draws as `inner` does; the log-probs are those before top-k and top-p cut tokens off, as the trainer's are."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        inner.logprobs_mode = "raw_logprobs"  # it need not compute what is not used
+
+    def forward(self, logits: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = logits.log_softmax(dim=-1, dtype=torch.float32)  # first: `inner` may write to the logits
+        drawn, _ = self.inner(logits, *how)
+        return drawn, whole
+
+
+def _report_whole_distributions(worker: Any) -> None:
+    """Runs in each of vLLM's workers."""
+    sampler = worker.model_runner.sampler
+    sampler.topk_topp_sampler = _WholeDistribution(sampler.topk_topp_sampler)
+
+
+def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights, of which there must be one at least."""
+    names = []
+    for named in weights:
+        names.append(named[0])
+        yield named
+    assert names, "vLLM holds weights of its own and was given none"

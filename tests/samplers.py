@@ -1,0 +1,101 @@
+"""Both sampling engines behind one call, on tiny models: the torch one with a copy of the model, and vLLM's."""
+
+import copy
+import functools
+import importlib.util
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scenes
+import tiny
+import torch
+from transformers import PreTrainedModel
+
+from easyr1.engines import rollout_vllm
+from easyr1.engines.protocols import RolloutEngine
+from easyr1.engines.rollout_torch import TorchRollout
+from easyr1.engines.rollout_vllm import Vision, VllmRollout
+from easyr1.engines.vllm_settings import VllmSettings
+from easyr1.models.scored import Scored
+
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+ENGINES = (
+    "torch",
+    pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed")]),
+)
+STOPS = frozenset(range(100, 112))  # about one token in forty ends an answer, so that lengths are ragged
+CACHE_BYTES = 1 << 27
+
+_alive: list[Any] = []
+_start = rollout_vllm.start
+
+
+def _start_and_keep(*arguments: Any, **named: Any) -> Any:
+    """vLLM's engines share the groups of their process, and one that ends takes them from the others: none ends."""
+    _alive.append(_start(*arguments, **named))
+    return _alive[-1]
+
+
+rollout_vllm.start = _start_and_keep
+
+
+@dataclass
+class Bench:
+    """A trained model, pictures for it, and a sampler whose weights are its own."""
+
+    kind: str
+    scored: Scored  # the trainer's
+    scene: scenes.Scene
+    sampler: RolloutEngine
+
+    def sync(self, version: int = 1) -> None:
+        self.sampler.load(self.scored.merged_tensors(), version)
+
+
+def lively(kind: str, **sizes) -> PreTrainedModel:
+    """A model whose answers are varied: a steep head on top of peaked attention.
+
+    A tied head is steep on the token it has just seen, and so is left less so.
+    """
+    built = scenes.model(kind, **sizes)
+    with torch.no_grad():
+        built.get_output_embeddings().weight *= 3 if sizes.get("tie_word_embeddings") else 12
+    return built
+
+
+def bench(engine: str, kind: str, stops: frozenset[int] = STOPS, **sizes) -> Bench:
+    """A new trained model and a sampler with the same weights. vLLM engines are built once and used again."""
+    built = lively(kind, **sizes)
+    scene = scenes.Scene(kind)
+    scored = scenes.packed(built)
+    if engine == "torch":
+        sampler: Any = TorchRollout(scenes.packed(copy.deepcopy(built)), scene.media, stops)
+    else:
+        old = _vllm(kind, tuple(sorted(sizes.items())))
+        sampler = VllmRollout(old.settings, scene.media, stops, vision=old.vision, llm=old.llm)
+    found = Bench(kind, scored, scene, sampler)
+    found.sync(0)
+    return found
+
+
+@functools.cache
+def _vllm(kind: str, sizes: tuple[tuple[str, Any], ...]) -> VllmRollout:
+    folder = tiny.save(kind, Path(tempfile.mkdtemp()) / kind, **dict(sizes))
+    return vllm_rollout(folder, scenes.Scene(kind), kind)
+
+
+def vllm_rollout(folder: Path, scene: scenes.Scene, kind: str, **settings) -> VllmRollout:
+    """vLLM with the weights of a folder."""
+    sees = kind in tiny.VISION_KINDS
+    asked = VllmSettings(
+        str(folder),
+        **{"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
+        | {"engine_kwargs": {"kv_cache_memory_bytes": CACHE_BYTES}}
+        | settings,
+    )
+    banned = scenes.packed(tiny.build(kind)).banned.tolist()
+    vision = Vision(tiny.token_id("<|image_pad|>"), 2) if sees else None
+    return VllmRollout(asked, scene.media, STOPS, banned, vision)

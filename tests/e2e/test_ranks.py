@@ -181,7 +181,7 @@ def test_greedy_baselines_adapters_broken_pictures_and_a_single_validation_row_o
         told = {name: value for name, value in many[step].items() if name.startswith("balance/")}
         assert {"balance/rollout_generate", "balance/actor_update"} <= told.keys()
         for name, value in told.items():
-            # A long and a short row each; both long ones on one rank would be 1.5. Of validation's one row one rank
+            # A long and a short row each; both long ones on one rank would be 1.4. Of validation's one row one rank
             # has nothing, which is 2 in one call of three.
             assert 1 <= value < (1.4 if name == "balance/rollout_generate" else 1.05), (step, told)
     same_weights(*(tmp_path / run / "global_step_2/actor/model" for run in ("on1", "on2")))

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -133,7 +134,12 @@ def test_a_submitted_job_runs(short_folder, tmp_path):
         variables = {**os.environ, "RAY_AUTH_MODE": "token"}
         for what, status in (("add", 0), ("die", 1)):
             call = [*command, str(tmp_path), what]
-            done = subprocess.run(call, cwd=ROOT, env=variables, text=True, capture_output=True, timeout=240)
+            until = time.monotonic() + 90
+            while True:
+                done = subprocess.run(call, cwd=ROOT, env=variables, text=True, capture_output=True, timeout=240)
+                if "No available agent" not in done.stderr or time.monotonic() > until:
+                    break
+                time.sleep(1)  # the agent that starts jobs comes up after the cluster
             assert done.returncode == status, done.stdout + done.stderr
             assert ("added [6.0, 6.0]" if what == "add" else "died in fake.die") in done.stdout
 

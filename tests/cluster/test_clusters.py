@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,15 @@ def test_no_cluster_at_an_address_is_told(tmp_path):
     assert "is an address of the Ray client" in output
 
 
+def free_ports(count):
+    """Ports that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 @contextmanager
 def started(folder, *options):
     """The address of a cluster of `ray start`, noted in a place of its own."""
@@ -125,10 +134,9 @@ def test_the_cluster_of_ray_start_is_found_and_stays(short_folder, tmp_path):
 
 @pytest.mark.skipif(not JOBS and os.environ.get("EASYR1_CI") != "1", reason="needs ray[default], as the extra dev has")
 def test_a_submitted_job_runs(short_folder, tmp_path):
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    with started(short_folder, "--include-dashboard=true", f"--dashboard-port={port}"):
+    port, agent = free_ports(2)  # the usual ones may be another cluster's
+    ports = (f"--dashboard-port={port}", f"--dashboard-agent-listen-port={agent}")
+    with started(short_folder, "--include-dashboard=true", *ports):
         where = (f"--address=http://127.0.0.1:{port}", "--runtime-env=examples/runtime_env.yaml")
         command = [*RAY, "job", "submit", *where, "--", "env", f"PYTHONPATH=.:{HERE.relative_to(ROOT)}", *DRIVER]
         variables = {**os.environ, "RAY_AUTH_MODE": "token"}

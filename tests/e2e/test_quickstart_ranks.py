@@ -7,7 +7,7 @@ import pytest
 import runs
 from commands import run
 
-STEPS = 24
+STEPS = 12
 SETTINGS = ("trainer.device=cpu", "trainer.val_before_train=false", "trainer.val_freq=-1")
 
 
@@ -30,4 +30,4 @@ def test_the_quickstart_learns_on_two_ranks_and_starts_as_on_one(tmp_path):
         for name in told:
             assert two[step][name] == pytest.approx(one[step][name], rel=1e-4, abs=1e-4), (step, name)
     reward = [two[step]["reward/overall"] for step in range(1, STEPS + 1)]
-    assert mean(reward[-5:]) > mean(reward[:5]) + 0.1, reward
+    assert mean(reward[-3:]) > mean(reward[:3]) + 0.15, reward

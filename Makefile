@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-vllm check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-vllm check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -41,6 +41,13 @@ test: venv ## run the tests but the slow ones; ARGS='tests/data -x' chooses
 test-all: venv ## run every test, slow ones too
 	@echo "Running every test, the slow ones too."
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
+
+RANKS := tests/cluster tests/engines/test_sync.py tests/*/test_*ranks*.py tests/*/test_*sequence*.py \
+	tests/models/test_parallel.py tests/models/test_shards.py tests/equivalence/test_video.py
+
+test-ranks: venv ## run all tests of several ranks, slow ones too: clusters, up to four ranks, whole runs
+	@echo "Running the tests of several ranks, the slow ones too; this takes a while."
+	@$(PYTEST) -m "slow or not slow" $(RANKS) $(ARGS)
 
 test-vllm: $(WITH_VLLM) ## run the tests of the vLLM sampler on a CPU, in .venv-vllm
 	@echo "Running the tests of the vLLM sampler."

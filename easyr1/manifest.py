@@ -7,7 +7,8 @@ the files hold.
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 CHUNK_BYTES = 4 << 20
 HASH_THREADS = 8  # hashing releases the interpreter's lock
+SEEN_TIMEOUT_S = 120.0  # a network folder may show for a minute what it was
+LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,51 @@ def write_manifest(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         if path.is_dir():
             sync(path)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one machine sees of a folder's files."""
+
+    node: str
+    sizes: Mapping[str, int]  # relative path -> bytes
+
+
+def wait_for_files(folder: Path, listings: Iterable[Listing], timeout_s: float = SEEN_TIMEOUT_S) -> None:
+    """Until this machine sees all that others see below `folder`, in full size: network folders may show it late.
+
+    A file is as large as whoever sees the most of it says; its writer sees it whole. CheckpointError naming the file
+    and a node that sees it, when the time is over.
+    """
+    wanted: dict[str, tuple[int, str]] = {}
+    for listing in listings:
+        for name, size in listing.sizes.items():
+            wanted[name] = max(wanted.get(name, (-1, "")), (size, listing.node))
+    end = time.monotonic() + timeout_s
+    for name, (size, node) in wanted.items():
+        while (found := _size(folder / name)) != size:
+            if time.monotonic() > end:
+                what = "does not see it" if found is None else f"sees {found}"
+                raise CheckpointError(
+                    f"{folder / name} has {size} bytes on node {node}, and this machine {what} after {timeout_s:g} s: "
+                    "all nodes need one shared folder there"
+                )
+            time.sleep(LOOK_S)
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Relative path -> bytes of every file below `folder` but the manifest."""
+    sizes = {name: _size(folder / name) for name in list_files(folder)}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _size(path: Path) -> int | None:
+    """In bytes; None where there is no such file. Network folders look anew for a file that is opened."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Entry]:

@@ -2,13 +2,14 @@
 
 In the second step rank 1 gets the signal while it does WHERE: sampling, reward, update, save; or the command itself
 does, where WHERE ends with -driver. The process numbers of ranks go to ranks.json in the run folder, the time of the
-signal to hit.json.
+signal to hit.json. With reward, it comes while the driver waits for scores, and a file slow is there from then on.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 import time
 
 from easyr1.cli.main import main
@@ -17,6 +18,7 @@ from easyr1.trainer.loop import Trainer
 METHODS = {"sampling": "rollout.generate", "update": "actor.update", "save": "actor.save"}
 STEPS_DONE = {"sampling": 1, "reward": 1, "update": 2, "save": 2}  # the trainer counts a step before its update
 IN_THE_MIDDLE_S = 0.02  # after the call has gone out
+SCORING_S = 1.5  # after the answers have
 
 
 def break_one(trainer: Trainer, where: str, number: int) -> None:
@@ -42,8 +44,9 @@ def break_one(trainer: Trainer, where: str, number: int) -> None:
         return call
 
     def scored(*arguments):
-        if where == "reward":
-            hit()
+        if where == "reward" and trainer.step == STEPS_DONE[where]:
+            (trainer.checkpoints.folder / "slow").touch()
+            threading.Timer(SCORING_S, hit).start()
         return score(*arguments)
 
     group._start, trainer.collector.score = started, scored

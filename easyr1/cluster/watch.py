@@ -107,10 +107,13 @@ class Watch:
 
     def check(self) -> None:
         """Raise what went wrong before, or since the last call."""
-        if self.failure is not None:
-            raise self.failure
+        self._raise_again()
         if dead := [index for index, rank in enumerate(self.ranks) if rank.is_gone]:
             self._fail(RankError(self._died(dead, "between two calls")))
+
+    def _raise_again(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def drop(self, number: int) -> None:
         """Nobody waits for this call any more."""
@@ -121,7 +124,7 @@ class Watch:
         self, number: int, method: str, refs: Sequence[Any], each: int, progress: Progress | None = None
     ) -> list[Any]:
         """The value of each rank. `progress` counts the first of every `each` ranks."""
-        self.check()
+        self._raise_again()  # who died since the call went out died in it
         futures: list[Future[bytes]] = [ref.future() for ref in refs]
         outcomes: dict[int, Outcome] = {}
         self.looked = time.monotonic()

@@ -31,6 +31,7 @@ BOOT = (
 )
 IMPORT_TIMEOUT_S = 600.0  # a file may load a judge model while it is imported
 TICK_S = 0.1  # between looks at whether the process still lives
+MEANWHILE_S = 1.0  # between calls of `meanwhile`
 CLOSE_PATIENCE_S = 2.0
 NUM_NAMES_SHOWN = 3
 
@@ -78,8 +79,11 @@ class RewardProcess:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` tells what happened
             self.connection.send(request)
 
-    def receive(self, timeout_s: float | None) -> Any:
-        """The next reply; TimedOutError after `timeout_s`, process killed; DiedError if it ended by itself."""
+    def receive(self, timeout_s: float | None, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """The next reply; TimedOutError after `timeout_s`, process killed; DiedError if it ended by itself.
+
+        `meanwhile` is called between looks.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with contextlib.suppress(EOFError, ConnectionResetError):
             while not self.connection.poll(TICK_S):
@@ -88,6 +92,7 @@ class RewardProcess:
                 if deadline is not None and time.monotonic() > deadline:
                     self.close(patience_s=0.0)
                     raise TimedOutError
+                meanwhile()
             return self.connection.recv()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(CLOSE_PATIENCE_S)
@@ -143,12 +148,17 @@ class RewardWorker:
     """Scores samples with the user's reward function in one long-lived process.
 
     `timeout_s` limits one call of the function: the whole batch for a batch function, one sample for a sequential one;
-    None waits forever. After any RewardError the worker is closed.
+    None waits forever. `meanwhile` is called about once a second while scores are waited for, and ends the wait by
+    raising. After any RewardError, and whatever `meanwhile` raises, the worker is closed.
     """
 
-    def __init__(self, spec: RewardSpec, timeout_s: float | None = 300.0) -> None:
+    def __init__(
+        self, spec: RewardSpec, timeout_s: float | None = 300.0, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         self.spec = spec
         self.timeout_s = timeout_s
+        self.meanwhile = meanwhile
+        self._looked = time.monotonic()  # when `meanwhile` was last called
         self._process = RewardProcess(spec.path, spec.function)
         try:
             reply = receive_description(self._process, str(spec.path))
@@ -190,6 +200,7 @@ class RewardWorker:
             running = range(len(scores), len(scores) + 1 if one_by_one else len(inputs))
             reply = self._reply(running, names)
             scores += [reply] if one_by_one else reply
+            self._look()  # replies may follow one another too closely for a look between them
             if progress is not None:
                 progress(len(scores), len(inputs))
         return scores
@@ -197,7 +208,7 @@ class RewardWorker:
     def _reply(self, running: range, names: Sequence[str]) -> Any:
         """The reply for the samples that are `running`."""
         try:
-            reply = self._process.receive(self.timeout_s)
+            reply = self._process.receive(self.timeout_s, self._look)
         except TimedOutError:
             reply = Failure(
                 f"gave no answer within {self.timeout_s:g} s (worker.reward.timeout_s), so its process was ended; "
@@ -209,6 +220,12 @@ class RewardWorker:
             samples = running if reply.index is None else range(reply.index, reply.index + 1)
             raise RewardError(f"{self.spec}, {describe_samples(samples, names)}: {reply.message}")
         return reply
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked >= MEANWHILE_S:
+            self._looked = now
+            self.meanwhile()
 
     def close(self) -> None:
         """End the process. May be called twice."""

@@ -30,6 +30,7 @@ from easyr1.engines.probe import TOLERANCE, ProbedRollout
 from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.errors import ConfigError
+from easyr1.manifest import wait_for_files
 from easyr1.models.build import load_model_config, local_folder
 from easyr1.models.sequence import check_heads
 from easyr1.rewards.load import load_reward
@@ -249,7 +250,7 @@ def open_trainer(
             identity={} if own is None else own.state["trackers"],
         )
         stack.callback(tracker.finish)
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s))
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
         trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
         _tell_adapters(group, tracker)
         if start is not None:
@@ -366,13 +367,17 @@ def _learners(inputs: Inputs, group: WorkerGroup, balance: Balance) -> dict[str,
 
 
 def _copy_model_files(inputs: Inputs, group: WorkerGroup, actor: Path) -> None:
-    """All that a model's folder holds besides weights; adapters also as peft reads them, with their base's name."""
+    """All that a model's folder holds besides weights; adapters also as peft reads them, with their base's name.
+
+    Behind it this process sees whatever any rank has written.
+    """
     model, base = inputs.config.worker.actor.model, None
     if model.lora.rank:
         folder = local_folder(str(model.model_path))
         base = str(model.model_path if folder is None else folder.absolute())
     group.call_all("files.write", actor, base)
     inputs.chat.copy_files(actor / FILES_FOLDER)
+    wait_for_files(actor.parent, group.call_all("files.seen", actor.parent))  # before a manifest lists them
 
 
 def _tell_adapters(group: WorkerGroup, tracker: Tracker) -> None:

@@ -3,6 +3,7 @@
 Every rank builds the same things in the same order, as putting weights in place takes all of them.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, RolloutEngine, Sampling
 from easyr1.engines.sync import WeightSync
 from easyr1.engines.train import TorchTrain
+from easyr1.manifest import Listing, file_sizes
 from easyr1.models.build import build
 from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
 from easyr1.models.ranks import Ranks, writes
@@ -179,6 +181,10 @@ class ModelFiles:
             scored.model.config.save_pretrained(actor / FILES_FOLDER)
         if base is not None:
             write_adapter(scored, actor / ADAPTER_FOLDER, base)
+
+    def seen(self, folder: Path) -> Listing:
+        """The files below a folder as this rank's machine has them."""
+        return Listing(platform.node(), file_sizes(folder))
 
 
 def no_media(handle: str) -> NoReturn:

@@ -67,6 +67,16 @@ def test_a_rank_that_was_killed_between_calls_is_found_by_the_next(cluster, tmp_
 
 
 @pytest.mark.slow
+def test_a_rank_that_dies_before_anybody_waits_for_a_call_died_in_it(cluster, tmp_path):
+    with two_ranks(tmp_path) as ranks:
+        call = ranks.start_all("fake.die", 1)
+        while alive(ranks.watch.ranks[1].identity.pid):
+            time.sleep(0.02)
+        with pytest.raises(RankError, match=r"(?s)rank 1 .* died in fake\.die"):
+            call.results()
+
+
+@pytest.mark.slow
 def test_a_signal_never_divides_a_call(cluster, tmp_path):
     """It comes when one rank has the call and the other has not: both must get it, or the one waits for ever."""
 

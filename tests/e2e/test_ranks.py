@@ -124,3 +124,64 @@ def test_rows_with_and_without_pictures_on_two_ranks(tmp_path):
     many = train(tmp_path, tmp_path / "two", "qwen2_5_vl", 2, **settings)
     same_metrics(one, many)
     same_weights(*(tmp_path / run / "global_step_2/actor/model" for run in ("one", "two")))
+
+
+WITH_A_BROKEN_PICTURE = {
+    "algorithm__adv_estimator": "remax",  # with a greedy answer to each prompt
+    "data__on_bad_media": "skip",
+    "data__shuffle": "false",
+    "worker__actor__global_batch_size": 4,
+    "worker__actor__model__lora__rank": 4,
+    "worker__rollout__ignore_eos": "true",
+    "trainer__val_before_train": "true",
+    "trainer__val_freq": 1,
+}
+
+
+def two_long_and_two_short_rows(folder: Path) -> Path:
+    """And one whose picture cannot be decoded, so that every step has the four others."""
+    rows = tiny.vision_rows(5)
+    for number, row in enumerate(rows):
+        row["images"] = [tiny.picture(56, 56, seed=number)]
+        row["problem"] = "<image>" + "much to read " * (8 if number < 3 else 1)
+    data = tiny.write_rows(folder / "five.jsonl", rows)
+    picture = folder / "five_images/1-0.png"
+    tiny.picture(200, 200).save(picture)
+    whole = picture.read_bytes()
+    body = whole.index(b"IDAT") + 60
+    picture.write_bytes(whole[:body] + bytes(100) + whole[body + 100 :])
+    return data
+
+
+def test_greedy_baselines_adapters_broken_pictures_and_a_single_validation_row_on_two_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    files = {
+        "data__train_files": two_long_and_two_short_rows(tmp_path),
+        "data__val_files": tiny.write_rows(tmp_path / "one_row.jsonl", tiny.vision_rows(1)),
+    }
+    found = []
+    for ranks in (1, 2):
+        run = tmp_path / f"on{ranks}"
+        where = {"trainer__n_gpus_per_node": ranks, "trainer__save_checkpoint_path": run}
+        settings = {**COMMON, **WITH_A_BROKEN_PICTURE, **files, **where}
+        _, last = runs.run(runs.arguments(tmp_path, "qwen2_5_vl", **settings))
+        told = [row["message"] for row in runs.rows(run, "events.jsonl") if "on_bad_media" in row.get("message", "")]
+        assert len(told) == 1 and "row 1" in told[0] and "1-0.png" in told[0]
+        only = {"trainer__val_only": "true", "trainer__load_checkpoint_path": tmp_path / "on1/global_step_2"}
+        _, validated = runs.run(runs.arguments(tmp_path, "qwen2_5_vl", **settings | only))
+        found.append((runs.steps(run), last, validated))
+    (one, *results), (many, *others) = found
+    same_metrics(one, many)
+    for left, right in zip(results, others, strict=True):
+        assert left.keys() == right.keys() and left["val/reward_score"] > 0
+        assert right["val/reward_score"] == pytest.approx(left["val/reward_score"], abs=1e-4)
+    for step in (1, 2):
+        assert many[step]["data/skipped_rows"] == 1
+        told = {name: value for name, value in many[step].items() if name.startswith("balance/")}
+        assert {"balance/rollout_generate", "balance/actor_update"} <= told.keys()
+        for name, value in told.items():
+            # A long and a short row each; both long ones on one rank would be 1.4. Of validation's one row one rank
+            # has nothing, which is 2 in one call of three.
+            assert 1 <= value < (1.4 if name == "balance/rollout_generate" else 1.05), (step, told)
+    same_weights(*(tmp_path / run / "global_step_2/actor/model" for run in ("on1", "on2")))

@@ -1,6 +1,7 @@
 """The reward process: it scores, it is watched, it dies with its parent, and each failure names its samples."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -211,6 +212,40 @@ def test_an_interrupted_call_leaves_no_stale_scores_behind(worker):
     with pytest.raises(KeyboardInterrupt):
         one_by_one.score(INPUTS, NAMES, progress=interrupt)
     assert "closed" in error_of(one_by_one)
+
+
+class Watched:
+    """Counts looks at what else could go wrong; the one numbered `fails` finds something."""
+
+    def __init__(self, fails=0):
+        self.fails = fails
+        self.looks = []
+
+    def __call__(self):
+        self.looks.append(time.monotonic())
+        if len(self.looks) == self.fails:
+            raise KeyError("a rank died")
+
+
+def test_what_goes_wrong_elsewhere_ends_the_wait_for_one_long_call(worker):
+    slow = worker("import time\ndef score(xs):\n    time.sleep(600)\n", timeout_s=None)
+    slow.meanwhile = Watched(fails=2)
+    pid, start = slow._process.popen.pid, time.monotonic()
+    with pytest.raises(KeyError, match="a rank died"):
+        slow.score(INPUTS, NAMES)
+    assert 0.9 < time.monotonic() - start < 5
+    assert not is_running(pid)
+    assert "closed" in error_of(slow)
+
+
+def test_others_are_looked_at_about_once_a_second_between_many_short_calls_too(worker):
+    short = worker("import time\ndef score(x):\n    time.sleep(0.04)\n    return {'overall': 1}\n", "sequential")
+    short.meanwhile = Watched()
+    start = time.monotonic()
+    short.score(INPUTS * 15, NAMES * 15)
+    looks = short.meanwhile.looks
+    assert 2 <= len(looks) <= 1 + time.monotonic() - start
+    assert all(later - sooner >= 1.0 for sooner, later in itertools.pairwise(looks))
 
 
 def test_a_file_changed_after_the_check_is_told(tmp_path):

@@ -90,25 +90,36 @@ class Rank:
         sampler = rollout_engine(config, plan, scored, media, ranks)
         sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None)
         sync.push()
-        rollout = RankRollout(sampler, self.media, ranks, resting(config, trained, sync.shares_module))
+        rollout = RankRollout(sampler, self.media, ranks, resting(config, engines, ranks))
         return engines | {"rollout": rollout, "sync": sync, "files": ModelFiles(trained)}
 
 
 @dataclass(frozen=True)
 class Resting:
-    """A trained model while the sampler has the device."""
+    """A model while the sampler has the device."""
 
     engine: TorchTrain
     weights: bool  # whether they go to host memory
     optimizer: bool
 
 
-def resting(config: Config, trained: Mapping[str, TorchTrain], shares_module: bool) -> list[Resting]:
-    """What is put away while answers are sampled; not the weights that the sampler itself uses."""
-    offload = {"actor": config.worker.actor.offload, "critic": config.worker.critic.offload}
+def resting(config: Config, engines: Mapping[str, TorchTrain], ranks: Ranks) -> list[Resting]:
+    """What is put away while answers are sampled: nothing on a rank that is alone, whose sampler uses the policy itself.
+
+    Nor is a reference that is the policy without its adapters, which has no weights of its own.
+    """
+    if ranks.mesh is None:
+        return []
+    worker = config.worker
+    offload = {"actor": worker.actor.offload, "reference": worker.ref.offload, "critic": worker.critic.offload}
     found = [
-        Resting(engine, offload[name].offload_params and not shares_module, offload[name].offload_optimizer)
-        for name, engine in trained.items()
+        Resting(
+            engines[name],
+            keys.offload_params,
+            keys.offload_optimizer and engines[name].optimizer is not None,
+        )
+        for name, keys in offload.items()
+        if name in engines and engines[name].scored.root is engines[name].scored
     ]
     return [one for one in found if one.weights or one.optimizer]
 
@@ -148,7 +159,7 @@ class RankRollout:
 
     @contextmanager
     def _device(self) -> Iterator[None]:
-        """For the sampler, as far as trained models are put away for it."""
+        """For the sampler, as far as other models are put away for it."""
         for one in self.resting:
             one.engine.sleep(one.weights, one.optimizer)
         try:

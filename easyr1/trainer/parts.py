@@ -177,7 +177,7 @@ def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInput
     spec = model_spec(config, plan)
     rollout = config.worker.rollout
     return TorchRollout(
-        scored if ranks.mesh is None else blank_copy(scored, spec),
+        scored if ranks.mesh is None else blank_copy(scored, spec, full_dtype(rollout.dtype)),
         media,
         stop_ids(spec, load_model_config(spec)),
         max_num_batched_tokens=rollout.max_num_batched_tokens,

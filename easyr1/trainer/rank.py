@@ -104,9 +104,9 @@ class Resting:
 
 
 def resting(config: Config, engines: Mapping[str, TorchTrain], ranks: Ranks) -> list[Resting]:
-    """What is put away while answers are sampled: nothing on a rank that is alone, whose sampler uses the policy itself.
+    """What is put away while answers are sampled; nothing on a rank that is alone.
 
-    Nor is a reference that is the policy without its adapters, which has no weights of its own.
+    A reference that is the policy without its adapters has no weights of its own.
     """
     if ranks.mesh is None:
         return []

@@ -4,11 +4,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import tiny
+import torch
 
 from easyr1.config.actor import OffloadConfig
 from easyr1.config.schema import Config
+from easyr1.models.build import build
 from easyr1.models.ranks import ALONE
-from easyr1.trainer.rank import resting
+from easyr1.trainer.parts import model_spec, rollout_engine
+from easyr1.trainer.rank import no_media, resting
 
 MANY = replace(ALONE, world=2, mesh=object())  # type: ignore[arg-type]
 
@@ -41,3 +45,19 @@ def test_models_rest_as_their_keys_say_and_never_on_a_rank_that_is_alone(both):
 def test_a_reference_that_is_the_policy_without_its_adapters_has_nothing_to_put_away():
     engines = {"actor": engine(), "reference": engine(trained=False, is_own=False)}
     assert put_away(config(True), engines, MANY) == {"actor": (True, True)}
+
+
+@pytest.mark.parametrize(("key", "wanted"), ((None, torch.float32), ("bf16", torch.bfloat16)))
+def test_a_samplers_own_copy_has_the_type_of_its_key_or_that_of_the_policys_products(key, wanted, tmp_path):
+    plain, worker = Config(), Config().worker
+    model = replace(worker.actor.model, model_path=str(tiny.save("qwen2", tmp_path / "model")))
+    worker = replace(worker, actor=replace(worker.actor, model=model), rollout=replace(worker.rollout, dtype=key))
+    given = replace(plain, worker=worker)
+    plan = SimpleNamespace(param_dtype="float32", compute_dtype="float32", device="cpu")
+    policy = build(model_spec(given, plan))
+    sampler = rollout_engine(given, plan, policy, no_media, MANY)
+    assert {tensor.dtype for tensor in sampler.tensors().values()} == {wanted}
+    assert rollout_engine(given, plan, policy, no_media, ALONE).scored is policy
+    sampler.load(policy.merged_tensors(), 1)
+    for name, tensor in sampler.tensors().items():
+        assert torch.equal(tensor, policy.model.state_dict()[name].to(wanted)), name

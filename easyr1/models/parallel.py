@@ -49,6 +49,11 @@ def shard(root: nn.Module, ranks: Ranks, sharding: Sharding, compute_dtype: torc
     for part in sharded_parts(root):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo has no other, and a mean would have to be undone
+    root.register_forward_pre_hook(_note_entry)
+
+
+def _note_entry(root: nn.Module, _: object) -> None:
+    root.was_entered = True  # type: ignore[assignment]
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
@@ -67,9 +72,12 @@ def sharded_parts(root: nn.Module) -> list[FSDPModule]:
 
 
 def reshard(root: nn.Module) -> None:
-    """Let go of whole weights that a pass without gradient has left behind; they would not see a change of shards."""
-    for part in sharded_parts(root):
-        part.reshard()
+    """After whole passes: let go of whole weights that one without gradient has left behind, which would not see a
+    change of shards, and of what FSDP2 notes of each forward until a backward comes. Gradients that were not yet added
+    over ranks are lost.
+    """
+    if isinstance(root, FSDPModule) and getattr(root, "was_entered", False):  # FSDP2 is not ready before
+        root.reset_iter_state()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ neither losses nor batches.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -97,6 +97,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def table(root: nn.Module) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Name -> shape and type of all that `fill` hands on."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _held(root)}
+
+
+def hand_on(tensors: Iterable[torch.Tensor]) -> None:
+    """Rank 0's numbers, in place, to all ranks; all of them call it."""
+    for tensor in tensors:
+        dist.broadcast(tensor.data, 0)
 
 
 @torch.no_grad()

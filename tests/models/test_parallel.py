@@ -192,6 +192,18 @@ def test_passes_without_gradient_leave_no_notes_behind(tmp_path):
     assert on_ranks(2, noted, ModelSpec(str(ranked.saved("qwen2", tmp_path)))) == [[(0, 0)] * 3] * 2
 
 
+def joined():
+    """Whether models that are spread alike share their groups, and others do not."""
+    ranks, again, other = join(CPU, sequence=2), join(CPU, sequence=2), join(CPU, fsdp_size=1, sequence=2)
+    torch.distributed.barrier(again.sequence_group)
+    alike = again.mesh is ranks.mesh and again.sequence_group is ranks.sequence_group
+    return alike, other.mesh is ranks.mesh, other.sequence_group is ranks.sequence_group
+
+
+def test_models_that_are_spread_alike_share_their_process_groups():
+    assert on_ranks(2, joined) == [(True, False, True)] * 2
+
+
 def test_models_of_different_shape_are_not_taken_for_one_another():
     with pytest.raises(AssertionError):
         parallel.cast_as(nn.Linear(2, 3, bias=False), table(nn.Linear(2, 3)))

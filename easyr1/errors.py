@@ -1,5 +1,9 @@
 """Errors made for the person who runs the training: what was given, what is allowed, what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class ConfigError(ValueError):
     """A setting that is wrong by itself or together with others.
@@ -22,6 +26,15 @@ class RewardError(ValueError):
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be written or read; the message names the file."""
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What goes wrong while a part of a checkpoint is written to `place`, as a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{place} cannot be written: {error}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -81,7 +81,7 @@ class TorchRollout:
         self.version = 0
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy full tensors in by name, all there are; one that shares the trainer's module is given the version only."""
+        """Copy full tensors in by name, all there are, or none where the module is the trainer's own."""
         own, fed = self.tensors(), set[str]()
         for name, tensor in weights:
             own[name].copy_(tensor)

@@ -22,6 +22,7 @@ from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, RolloutEngine, Sampling
 from easyr1.engines.sync import WeightSync
 from easyr1.engines.train import TorchTrain
+from easyr1.errors import writing
 from easyr1.models.build import build
 from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
 from easyr1.models.ranks import Ranks, writes
@@ -181,12 +182,17 @@ class ModelFiles:
         return {name: told for name, told in found.items() if told is not None}
 
     def write(self, actor: Path, base: str | None) -> None:
-        """Into the actor's folder: its configuration, and its adapters as peft reads them, over the model `base`."""
+        """Into the actor's folder: its configuration, and its adapters as peft reads them, over the model `base`.
+
+        CheckpointError if they cannot be written.
+        """
         scored = self.trained["actor"].scored
         if writes():
-            scored.model.config.save_pretrained(actor / FILES_FOLDER)
+            with writing(actor / FILES_FOLDER):
+                scored.model.config.save_pretrained(actor / FILES_FOLDER)
         if base is not None:
-            write_adapter(scored, actor / ADAPTER_FOLDER, base)
+            with writing(actor / ADAPTER_FOLDER):
+                write_adapter(scored, actor / ADAPTER_FOLDER, base)
 
 
 def no_media(handle: str) -> NoReturn:

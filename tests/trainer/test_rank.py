@@ -5,15 +5,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import scenes
 import tiny
 import torch
 
 from easyr1.config.actor import OffloadConfig
 from easyr1.config.schema import Config
+from easyr1.engines.pack import Budget
+from easyr1.engines.train import EXTRA_FILE, TorchTrain
+from easyr1.errors import CheckpointError
 from easyr1.models.build import build
 from easyr1.models.ranks import ALONE
 from easyr1.trainer.parts import model_spec, rollout_engine
-from easyr1.trainer.rank import no_media, resting
+from easyr1.trainer.rank import ModelFiles, no_media, resting
 
 MANY = replace(ALONE, world=2, mesh=object())  # type: ignore[arg-type]
 
@@ -62,3 +66,23 @@ def test_a_samplers_own_copy_has_the_type_of_its_key_or_that_of_the_policys_prod
     sampler.load(policy.merged_tensors(), 1)
     for name, tensor in sampler.tensors().items():
         assert torch.equal(tensor, policy.model.state_dict()[name].to(wanted)), name
+
+
+def test_what_a_rank_cannot_write_is_a_checkpoint_error_that_names_the_place(tmp_path):
+    scored = scenes.packed(tiny.build("qwen2"))
+    train = TorchTrain(scored, no_media, 1.0, Budget(samples=1))
+    (tmp_path / "actor" / EXTRA_FILE).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=rf"{EXTRA_FILE} cannot be written: "):
+        train.save(tmp_path / "actor")
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"taken.* cannot be written: "):
+        train.save(tmp_path / "taken")
+    with pytest.raises(CheckpointError, match=r"taken.* cannot be written: "):
+        ModelFiles({"actor": train}).write(tmp_path / "taken", None)
+
+
+def test_a_save_tells_how_far_it_is(tmp_path):
+    told = []
+    train = TorchTrain(scenes.packed(tiny.build("qwen2")), no_media, 1.0, Budget(samples=1))
+    train.save(tmp_path / "actor", progress=lambda done, all: told.append((done, all)))
+    assert told == [(1, 3), (2, 3), (3, 3)]

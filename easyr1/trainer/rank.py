@@ -5,7 +5,7 @@ Every rank builds the same things in the same order, as putting weights in place
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,6 +62,7 @@ def _many(make: "Rank", tell: Callable[[str], None]) -> AbstractContextManager[W
     per_node = plan.world_size // trainer.nnodes
     places = Places(trainer.nnodes, per_node, plan.device or "cpu", make.config.worker.actor.ulysses_size)
     timeline = trainer.ray_timeline
+    make = replace(make, media=None if make.media is None else make.media.for_ranks(per_node))
     return open_ray_group(make, places, plan.run_folder, trainer.hang_timeout_s, tell, timeline=timeline)
 
 

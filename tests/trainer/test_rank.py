@@ -1,5 +1,6 @@
 """What a rank does with its engines besides calling them."""
 
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,15 @@ import torch
 
 from easyr1.config.actor import OffloadConfig
 from easyr1.config.schema import Config
+from easyr1.data.media import MediaStore
+from easyr1.data.processor import GridReader
 from easyr1.engines.pack import Budget
 from easyr1.engines.train import EXTRA_FILE, TorchTrain
 from easyr1.errors import CheckpointError
 from easyr1.models.build import build
 from easyr1.models.ranks import ALONE
 from easyr1.trainer.parts import model_spec, rollout_engine
-from easyr1.trainer.rank import ModelFiles, no_media, resting
+from easyr1.trainer.rank import ModelFiles, Rank, _many, no_media, resting
 
 MANY = replace(ALONE, world=2, mesh=object())  # type: ignore[arg-type]
 
@@ -86,3 +89,18 @@ def test_a_save_tells_how_far_it_is(tmp_path):
     train = TorchTrain(scenes.packed(tiny.build("qwen2")), no_media, 1.0, Budget(samples=1))
     train.save(tmp_path / "actor", progress=lambda done, all: told.append((done, all)))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_ranks_of_a_machine_share_the_bounds_of_the_picture_store(monkeypatch, tmp_path):
+    sent = []
+    monkeypatch.setattr("easyr1.cluster.ray_group.open_ray_group", lambda make, *_, **__: sent.append(make))
+    config = replace(Config(), trainer=replace(Config().trainer, nnodes=2))
+    plan: Any = SimpleNamespace(world_size=8, device="cpu", run_folder=tmp_path)
+    store = MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), 6), cache_bytes=1000, decoded_bytes=4000)
+    store.add(tiny.picture(56, 56))
+    _many(Rank(config, plan, store), print)
+    there = pickle.loads(pickle.dumps(sent[0].media))
+    assert (there._inputs.budget, there._decoded.budget, len(there)) == (250, 1000, 1)
+    assert (store._inputs.budget, store._decoded.budget) == (1000, 4000)
+    _many(Rank(config, plan, None), print)
+    assert sent[1].media is None

@@ -1,5 +1,9 @@
 """Errors made for the person who runs the training: what was given, what is allowed, what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class ConfigError(ValueError):
     """A setting that is wrong by itself or together with others.
@@ -26,6 +30,15 @@ class CheckpointError(ValueError):
 
 class SyncError(ValueError):
     """A sampler that no longer computes what the trainer does; the message has both numbers."""
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What goes wrong while a part of a checkpoint is written to `place`, as a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{place} cannot be written: {error}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -57,13 +57,16 @@ class SharedTrain:
         """For each group, for each sample, the (T,) KL divergence of whole distributions to the reference."""
         return self._of_each_token("divergence", groups, progress)
 
-    def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
+    def update(
+        self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0, progress: Progress | None = None
+    ) -> Sums:
         """One optimizer step on one mini-batch, of which each replica takes a share. Without samples: none."""
         groups = [group for group in groups if group.samples]
         if not groups:
             return Sums()
         parts = self._share("update", groups)
-        found = self.group.call_sharded(f"{self.name}.update", _taken(groups, parts), lr, kl_coef)
+        shares = _taken(groups, parts)
+        found = self.group.call_sharded(f"{self.name}.update", shares, lr, kl_coef, progress=progress)
         sums = merge_sums(found)
         self.version += not sums.totals[f"{self.name}/skipped_updates"][0]
         return sums

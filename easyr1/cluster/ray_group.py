@@ -47,6 +47,7 @@ class RayGroup:
         return len(self.watch.ranks) // self.sequence
 
     def start_all(self, method: str, *arguments: Any) -> Call:
+        """As in WorkerGroup; a method that takes `progress` gets it, as from `start_sharded`."""
         return self._start(method, [None] * len(self.watch.ranks), arguments, 1)
 
     def start_sharded(

@@ -112,7 +112,7 @@ class Worker:
             function = getattr(self.engines[engine], name)
             self.may_drop = name in getattr(self.engines[engine], "droppable", ())
             # Also where nobody wants to see it: whoever makes progress does not hang.
-            reports = share is not None and "progress" in inspect.signature(function).parameters
+            reports = "progress" in inspect.signature(function).parameters
             value = function(*given, **{"progress": self._tick} if reports else {})
             return pack(Outcome(value if wanted else None, self.beat))
         except Dropped as dropped:

@@ -179,7 +179,7 @@ RULES: tuple[Idle, ...] = (
         "on a single rank everything stays where it is in this version",
     ),
     Idle(
-        _fsdp("enable_full_shard", "enable_rank0_init", "fsdp_size", "mp_reduce_dtype", "mp_buffer_dtype"),
+        _fsdp("enable_full_shard", "enable_rank0_init", "fsdp_size", "mp_reduce_dtype"),
         lambda _, plan: plan.world_size == 1,
         "a single rank holds the whole model",
     ),
@@ -191,7 +191,7 @@ RULES: tuple[Idle, ...] = (
             "worker.actor.use_torch_compile",
             "worker.critic.model.tokenizer_path",
             "worker.reward.num_cpus",
-            *_fsdp("use_orig_params"),
+            *_fsdp("use_orig_params", "mp_buffer_dtype"),
         ),
         lambda _c, _plan: True,
         "accepted for compatibility only",

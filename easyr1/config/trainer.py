@@ -72,8 +72,9 @@ class TrainerConfig:
     """File for a timeline of the remote calls."""
 
     hang_timeout_s: Positive = 1800
-    """Seconds in which a rank must make progress in what it does (build, sample, score, update, save, ...), or the run
-    ends; with more than one rank. Our own key."""
+    """Seconds without progress after which the run ends; with more than one rank. Progress is an answer that ends, a
+    micro-batch scored or trained, weights or optimizer state saved, or the end of any other call; so it bounds the
+    longest of these, not a whole step. Our own key."""
 
     find_last_checkpoint: bool = True
     """Resume from the last complete checkpoint in the run folder if there is one and what is learnt was set alike."""

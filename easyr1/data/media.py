@@ -4,6 +4,7 @@ Pictures are resized nowhere else: the over-long filter, the sampler and the tra
 they see the same pixels and the same number of tokens. Does not know model families, rows or text.
 """
 
+import copy
 import functools
 import hashlib
 import os
@@ -106,6 +107,12 @@ class MediaStore:
         sizes = {name: state.pop(name) for name in ("cache_bytes", "decoded_bytes")}
         self.__dict__.update(state, heads=None)
         self._start(**sizes)
+
+    def for_ranks(self, count: int) -> "MediaStore":
+        """The store to send to `count` processes on one machine, which share its bounds on memory."""
+        sent = copy.copy(self)
+        sent._start(self._inputs.budget // count, self._decoded.budget // count)
+        return sent
 
     def __len__(self) -> int:
         return len(self._pictures)

@@ -57,7 +57,9 @@ class TrainEngine(Protocol):
         """For each group, for each sample, the (T,) KL divergence of whole distributions to the reference."""
         ...
 
-    def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
+    def update(
+        self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0, progress: Progress | None = None
+    ) -> Sums:
         """One optimizer step on one mini-batch; `kl_coef` weighs the objective's KL term, if it has one."""
         ...
 

@@ -81,10 +81,13 @@ class TorchRollout:
         self.version = 0
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy full tensors in by name. An engine that shares the trainer's module is given none, only the version."""
-        own = self.tensors()
+        """Copy full tensors in by name, all there are, or none where the module is the trainer's own."""
+        own, fed = self.tensors(), set[str]()
         for name, tensor in weights:
             own[name].copy_(tensor)
+            fed.add(name)
+        missing = sorted(own.keys() - fed) if fed else []
+        assert not missing, f"{len(missing)} of {len(own)} weights did not come: {', '.join(missing[:3])}"
         self.version = version
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ sampler in another process the same stream goes in buckets of bytes, none above 
 how full tensors are put together.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -132,6 +133,7 @@ class WeightInlet:
 
     def __init__(self, sampler: Receiver) -> None:
         self.sampler = sampler
+        self._come: Counter[str] = Counter()  # numbers of each tensor
 
     @torch.no_grad()
     def take(self, bucket: Bucket) -> None:
@@ -140,7 +142,12 @@ class WeightInlet:
         for piece in bucket:
             values = piece.values
             own[piece.name].view(-1)[piece.start : piece.start + len(values)].copy_(values)
+            self._come[piece.name] += len(values)
 
     def finish(self, version: int) -> None:
-        """All pieces have come: answers carry this version from now on."""
+        """All pieces have come, each once: answers carry this version from now on."""
+        wanted = {name: tensor.numel() for name, tensor in self.sampler.tensors().items()}
+        wrong = sorted(name for name, count in wanted.items() if self._come[name] != count)
+        self._come.clear()
+        assert not wrong, f"{len(wrong)} of {len(wanted)} weights did not come whole: {', '.join(wrong[:3])}"
         self.sampler.version = version

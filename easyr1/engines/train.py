@@ -19,7 +19,7 @@ from easyr1.engines.objective import MiniBatch, Objective, PolicyObjective, Toke
 from easyr1.engines.optimizer import OptimSpec, adamw, clip_gradients, load_state_tensors, state_tensors, state_to
 from easyr1.engines.pack import Budget, MediaInputs, MicroBatch, Packer
 from easyr1.engines.protocols import Progress
-from easyr1.errors import CheckpointError
+from easyr1.errors import CheckpointError, writing
 from easyr1.manifest import read_json
 from easyr1.models.log_probs import TokenScores
 from easyr1.models.parallel import reduce_gradients, reshard
@@ -114,10 +114,12 @@ class TorchTrain:
             others = self.against(batch.inputs, temperature=self.temperature)
         return self._scores(batch, others)
 
-    def update(self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0) -> Sums:
+    def update(
+        self, groups: Sequence[Group], lr: float, kl_coef: float = 0.0, progress: Progress | None = None
+    ) -> Sums:
         """One optimizer step with learning rate `lr`; counted but not taken where the loss or gradient is not finite.
 
-        Groups may have no samples; without any there is nothing to do.
+        Groups may have no samples; without any there is nothing to do. `progress` counts micro-batches.
         """
         assert self.optimizer is not None
         groups = [group for group in groups if group.samples]
@@ -135,6 +137,8 @@ class TorchTrain:
                 reduce_gradients(self.scored, is_last or self.reduce_each_micro_batch)
                 batch = self.packer.micro_batch(planned.groups, pieces, self.scored.device)
                 loss += self._backward(batch, whole, kl_coef, sums)
+                if progress is not None:
+                    progress(number, len(planned.micro_batches))
         self._step(loss, lr, whole, sums)
         self.optimizer.zero_grad(set_to_none=True)
         self._reshard()
@@ -205,14 +209,21 @@ class TorchTrain:
         """
         yield from self.scored.merged_tensors()
 
-    def save(self, folder: Path, model_only: bool = False) -> None:
-        """Weights and, unless `model_only`, optimizer state: tensors in safetensors files, the rest in JSON."""
+    def save(self, folder: Path, model_only: bool = False, progress: Progress = lambda done, all: None) -> None:
+        """Weights and, unless `model_only`, optimizer state: tensors in safetensors files, the rest in JSON.
+
+        CheckpointError if they cannot be written.
+        """
         save_shards(folder / MODEL_FOLDER, self.scored.saved_tensors())
+        progress(1, 3)
         with_optimizer = self.optimizer is not None and not model_only
         if self.optimizer is not None and with_optimizer:
             save_shards(folder / OPTIM_FOLDER, state_tensors(self.optimizer, self._names()))
+        progress(2, 3)
         if writes():
-            (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version, "optimizer": with_optimizer}))
+            with writing(folder / EXTRA_FILE):
+                (folder / EXTRA_FILE).write_text(json.dumps({"version": self.version, "optimizer": with_optimizer}))
+        progress(3, 3)
 
     def load(self, folder: Path) -> bool:
         """Take up what `save` wrote. False if the optimizer's state was not among it, so that it starts anew."""

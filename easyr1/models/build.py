@@ -26,7 +26,7 @@ from easyr1.data.processor import picture_keys
 from easyr1.errors import ConfigError, first_line
 from easyr1.models.attention import TEXT_ATTENTION, VISION_ATTENTION, MaskProbe, Packed, Span, UnsupportedAttention
 from easyr1.models.lora import VISION, LoraSpec, adapter_parameters, add_adapters
-from easyr1.models.parallel import Sharding, cast_as, fill, shard, table
+from easyr1.models.parallel import Sharding, cast_as, fill, hand_on, shard, table
 from easyr1.models.ranks import ALONE, Ranks
 from easyr1.models.scored import ModelInputs, Scored, Valued
 from easyr1.models.sequence import check_heads, check_layout
@@ -127,8 +127,7 @@ def _spread(spec: ModelSpec, trainable: bool, kind: type[Scored], ranks: Ranks) 
     else:
         assert source is not None
         root = source
-        for parameter in adapter_parameters(root.model).values():  # which are drawn, not read
-            torch.distributed.broadcast(parameter.data, 0)
+        hand_on(adapter_parameters(root.model).values())  # which are drawn, not read
     _share_rows(root, ranks)
     root.compute_dtype, compute = None, DTYPES[spec.compute_dtype]
     is_mixed = any(parameter.dtype != compute for parameter in root.parameters())

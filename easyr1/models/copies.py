@@ -13,13 +13,15 @@ from easyr1.models.scored import Scored
 
 
 @torch.no_grad()
-def blank_copy(policy: Scored, spec: ModelSpec) -> Scored:
-    """A model of the policy's shape and layout on its device, in the type of its products, without adapters.
+def blank_copy(policy: Scored, spec: ModelSpec, dtype: str | None = None) -> Scored:
+    """A model of the policy's shape and layout on its device, in `dtype` (None: that of its products), unadapted.
 
     Its weights are whatever was in memory: `TorchRollout.load` fills them. Buffers, which are not streamed, are the
     policy's.
     """
-    plain = replace(spec, param_dtype=spec.compute_dtype, lora=None)
+    plain = replace(
+        spec, param_dtype=dtype or spec.compute_dtype, compute_dtype=dtype or spec.compute_dtype, lora=None
+    )
     device, config = policy.device, load_model_config(plain)
     with no_init_weights(), torch.device(device):
         model = auto_class(config).from_config(

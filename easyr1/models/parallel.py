@@ -5,7 +5,7 @@ neither losses nor batches.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +49,11 @@ def shard(root: nn.Module, ranks: Ranks, sharding: Sharding, compute_dtype: torc
     for part in sharded_parts(root):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo has no other, and a mean would have to be undone
+    root.register_forward_pre_hook(_note_entry)
+
+
+def _note_entry(root: nn.Module, _: object) -> None:
+    root.was_entered = True  # type: ignore[assignment]
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
@@ -67,9 +72,12 @@ def sharded_parts(root: nn.Module) -> list[FSDPModule]:
 
 
 def reshard(root: nn.Module) -> None:
-    """Let go of whole weights that a pass without gradient has left behind; they would not see a change of shards."""
-    for part in sharded_parts(root):
-        part.reshard()
+    """After whole passes: let go of whole weights that one without gradient has left behind, which would not see a
+    change of shards, and of what FSDP2 notes of each forward until a backward comes. Gradients that were not yet added
+    over ranks are lost.
+    """
+    if isinstance(root, FSDPModule) and getattr(root, "was_entered", False):  # FSDP2 is not ready before
+        root.reset_iter_state()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -89,6 +97,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def table(root: nn.Module) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Name -> shape and type of all that `fill` hands on."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _held(root)}
+
+
+def hand_on(tensors: Iterable[torch.Tensor]) -> None:
+    """Rank 0's numbers, in place, to all ranks; all of them call it."""
+    for tensor in tensors:
+        dist.broadcast(tensor.data, 0)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ sequence (sequence parallelism); without that, each rank is a replica.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,18 +60,24 @@ def join(device: torch.device, fsdp_size: int = -1, sequence: int = 1) -> Ranks:
     """The ranks of the process group that was initialised; ALONE where there is none. All ranks call it, in one order.
 
     `fsdp_size` ranks share one copy of the weights (-1: all), which the others repeat; it divides their number, as
-    `sequence` does.
+    `sequence` does. Models that are spread alike share the process groups.
     """
     if not dist.is_initialized():
         return ALONE
     rank, world = dist.get_rank(), dist.get_world_size()
     shard = world if fsdp_size in (-1, 0) else min(fsdp_size, world)
     if shard == world:
-        mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
+        mesh = _mesh(dist.group.WORLD, device.type, (world,), ("shard",))
     else:
-        mesh = init_device_mesh(device.type, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
+        mesh = _mesh(dist.group.WORLD, device.type, (world // shard, shard), ("replicate", "shard"))
     group = None
     if sequence > 1:
-        peers = init_device_mesh(device.type, (world // sequence, sequence), mesh_dim_names=("replica", "sequence"))
+        peers = _mesh(dist.group.WORLD, device.type, (world // sequence, sequence), ("replica", "sequence"))
         group = peers["sequence"].get_group()
     return Ranks(rank, world, sequence, mesh, group)
+
+
+@cache
+def _mesh(everyone: Any, device_type: str, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+    """Made once, as long as `everyone`, the group of all ranks, is the same: a mesh makes process groups."""
+    return init_device_mesh(device_type, shape, mesh_dim_names=names)

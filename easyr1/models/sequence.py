@@ -100,7 +100,7 @@ class Ulysses:
                 continue
             if name in PER_TOKEN:
                 kept[name] = self.slice(tensor, PER_TOKEN[name])
-            elif tensor.ndim > 1 and tensor.shape[1] == self.length:
+            elif tensor.shape[:2][-1:] == (self.length,):  # one number a token, or (1, L, ...)
                 raise UnsupportedAttention(f"sequence parallelism does not know how to cut {name} by tokens")
         if keywords.get(DEEPSTACK) is not None:
             seen = self.holds(keywords["visual_pos_masks"][0].nonzero()[:, 0])

@@ -36,9 +36,10 @@ class Shape:
 
 def save_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write the tensors, whole ones and DTensors. All ranks call it. CheckpointError if it cannot be written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=_files(tensors) or None, save_distributed=True)
+    files = _files(tensors) or None
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         with _alone():
             save({name: tensor.detach() for name, tensor in tensors.items()}, storage_writer=writer)
     except (CheckpointException, SafetensorError, OSError) as error:

@@ -172,6 +172,9 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved ({error}); {self._left()}. Free some space, or "
                 "lower trainer.save_limit, and start again"
             ) from error
+        except BaseException:  # the ranks have failed, or the run is to end
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
         try:
             self._prune()
         except OSError as error:

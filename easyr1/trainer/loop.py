@@ -215,7 +215,7 @@ class Trainer:
             "loader": self.loader.state(),
             "kl": self.kl.state(),
             "waiting_groups": list(self.dynamic.waiting) if self.dynamic else [],
-            "random": random_state(),
+            "random": random_state(self.computes),
         }
 
     def save(self, val_score: float | None) -> None:
@@ -266,12 +266,17 @@ class Trainer:
         self.kl.load(state["kl"])
         if self.dynamic is not None:
             self.dynamic.waiting = from_records(state["waiting_groups"], self.loader.at)
-        restore_random_state(state["random"])
+        restore_random_state(state["random"], self.computes)
         self.step, self.validated = state["step"], state["validated"]
         self.saved_step = self.step if self.checkpoints.is_own(folder) else 0
         came_back = what_came_back(state, optimizers=all(whole))
         message = f"from {folder}: {came_back}; step {self.step} of {self.total_steps} is done"
         self.tracker.event("resume", step=self.step, message=message)
+
+    @property
+    def computes(self) -> bool:
+        """Whether this process is the one rank; if not, it leaves the devices to those that are."""
+        return self.plan.world_size == 1
 
     def engines(self) -> dict[str, TrainEngine]:
         """What is trained, under the name of its folder in a checkpoint."""

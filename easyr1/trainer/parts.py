@@ -183,7 +183,7 @@ def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInput
     if plan.rollout_engine == "vllm":
         return beside_trainer(vllm_settings(config, plan), scored, media, ends)
     return TorchRollout(
-        scored if ranks.mesh is None else blank_copy(scored, spec),
+        scored if ranks.mesh is None else blank_copy(scored, spec, full_dtype(rollout.dtype)),
         media,
         ends,
         max_num_batched_tokens=rollout.max_num_batched_tokens,

@@ -18,24 +18,27 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_state() -> dict[str, Any]:
-    """The state of all of them, ready for JSON."""
+def random_state(devices: bool = True) -> dict[str, Any]:
+    """The state of all of them, ready for JSON; without `devices` no GPU is asked, which would take memory of it."""
+    cuda = torch.cuda.get_rng_state_all() if devices and torch.cuda.is_available() else []
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
         "numpy": [name, np.asarray(keys).tolist(), *rest],
         "torch": _text(torch.get_rng_state()),
-        "cuda": [_text(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+        "cuda": [_text(state) for state in cuda],
     }
 
 
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Take up what `random_state` gave; devices that were not there then keep what they have."""
+def restore_random_state(state: dict[str, Any], devices: bool = True) -> None:
+    """Take up what `random_state` gave; devices that were not there then keep what they have, as all do without
+    `devices`.
+    """
     version, keys, gauss = state["python"]
     random.setstate((version, tuple(keys), gauss))
     np.random.set_state(tuple(state["numpy"]))
     torch.set_rng_state(_state(state["torch"]))
-    if torch.cuda.is_available():
+    if devices and torch.cuda.is_available():
         for device, text in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_state(text), device)
 

@@ -6,7 +6,7 @@ Every rank builds the same things in the same order, as putting weights in place
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, RolloutEngine, Sampling
 from easyr1.engines.sync import WeightSync
 from easyr1.engines.train import TorchTrain
+from easyr1.errors import writing
 from easyr1.manifest import Listing, file_sizes
 from easyr1.models.build import build
 from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
@@ -63,6 +64,7 @@ def _many(make: "Rank", tell: Callable[[str], None]) -> AbstractContextManager[W
     per_node = plan.world_size // trainer.nnodes
     places = Places(trainer.nnodes, per_node, plan.device or "cpu", make.config.worker.actor.ulysses_size)
     timeline = trainer.ray_timeline
+    make = replace(make, media=None if make.media is None else make.media.for_ranks(per_node))
     return open_ray_group(make, places, plan.run_folder, trainer.hang_timeout_s, tell, timeline=timeline)
 
 
@@ -92,25 +94,36 @@ class Rank:
         sampler = rollout_engine(config, plan, scored, media, ranks)
         sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None and plan.rollout_engine == "torch")
         sync.push()
-        rollout = RankRollout(sampler, self.media, ranks, resting(config, trained, sync.shares_module))
+        rollout = RankRollout(sampler, self.media, ranks, resting(config, engines, ranks))
         return engines | {"rollout": rollout, "sync": sync, "files": ModelFiles(trained)}
 
 
 @dataclass(frozen=True)
 class Resting:
-    """A trained model while the sampler has the device."""
+    """A model while the sampler has the device."""
 
     engine: TorchTrain
     weights: bool  # whether they go to host memory
     optimizer: bool
 
 
-def resting(config: Config, trained: Mapping[str, TorchTrain], shares_module: bool) -> list[Resting]:
-    """What is put away while answers are sampled; not the weights that the sampler itself uses."""
-    offload = {"actor": config.worker.actor.offload, "critic": config.worker.critic.offload}
+def resting(config: Config, engines: Mapping[str, TorchTrain], ranks: Ranks) -> list[Resting]:
+    """What is put away while answers are sampled; nothing on a rank that is alone.
+
+    A reference that is the policy without its adapters has no weights of its own.
+    """
+    if ranks.mesh is None:
+        return []
+    worker = config.worker
+    offload = {"actor": worker.actor.offload, "reference": worker.ref.offload, "critic": worker.critic.offload}
     found = [
-        Resting(engine, offload[name].offload_params and not shares_module, offload[name].offload_optimizer)
-        for name, engine in trained.items()
+        Resting(
+            engines[name],
+            keys.offload_params,
+            keys.offload_optimizer and engines[name].optimizer is not None,
+        )
+        for name, keys in offload.items()
+        if name in engines and engines[name].scored.root is engines[name].scored
     ]
     return [one for one in found if one.weights or one.optimizer]
 
@@ -153,7 +166,7 @@ class RankRollout:
 
     @contextmanager
     def _device(self) -> Iterator[None]:
-        """For the sampler, as far as trained models are put away for it."""
+        """For the sampler, as far as other models are put away for it."""
         for one in self.resting:
             one.engine.sleep(one.weights, one.optimizer)
         try:
@@ -175,12 +188,17 @@ class ModelFiles:
         return {name: told for name, told in found.items() if told is not None}
 
     def write(self, actor: Path, base: str | None) -> None:
-        """Into the actor's folder: its configuration, and its adapters as peft reads them, over the model `base`."""
+        """Into the actor's folder: its configuration, and its adapters as peft reads them, over the model `base`.
+
+        CheckpointError if they cannot be written.
+        """
         scored = self.trained["actor"].scored
         if writes():
-            scored.model.config.save_pretrained(actor / FILES_FOLDER)
+            with writing(actor / FILES_FOLDER):
+                scored.model.config.save_pretrained(actor / FILES_FOLDER)
         if base is not None:
-            write_adapter(scored, actor / ADAPTER_FOLDER, base)
+            with writing(actor / ADAPTER_FOLDER):
+                write_adapter(scored, actor / ADAPTER_FOLDER, base)
 
     def seen(self, folder: Path) -> Listing:
         """The files below a folder as this rank's machine has them."""

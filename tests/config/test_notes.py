@@ -12,6 +12,7 @@ from easyr1.config.schema import known_keys
 ROOT = Path(__file__).parents[2]
 FILES = ["data.format_prompt=null", f"worker.reward.reward_function={Path(__file__)}:score"]
 CPU = Facts(device="cpu", num_devices=0)
+TWO = ["trainer.device=cpu", "trainer.n_gpus_per_node=2"]  # ranks
 
 
 def notes_of(*argv, facts=CPU):
@@ -63,6 +64,8 @@ def notes_of(*argv, facts=CPU):
         (["worker.rollout.dtype=bf16"], "worker.rollout.dtype"),
         (["worker.actor.offload.offload_params=true"], "worker.actor.offload.offload_params"),
         (["worker.actor.fsdp.fsdp_size=1"], "worker.actor.fsdp.fsdp_size"),
+        (["worker.critic.fsdp.mp_buffer_dtype=bf16"], "worker.critic.fsdp.mp_buffer_dtype"),
+        (["worker.actor.fsdp.mp_buffer_dtype=bf16", *TWO], "worker.actor.fsdp.mp_buffer_dtype"),
     ],
 )
 def test_keys_without_effect_are_reported(argv, key, tmp_path):
@@ -80,6 +83,11 @@ def test_keys_with_effect_are_not_reported():
     argv += ["worker.actor.optim.lr_scheduler_type=linear", "worker.actor.optim.min_lr_ratio=0.1"]
     argv += ["worker.actor.optim.lr=0.1", "worker.actor.optim.weight_decay=0.1"]
     assert not [note for note in notes_of(*argv) if "no effect" in note]
+
+
+def test_the_samplers_precision_counts_where_it_has_a_copy_of_its_own():
+    argv = ["worker.rollout.dtype=bf16", *TWO]
+    assert not [note for note in notes_of(*argv) if note.startswith("worker.rollout.dtype")]
 
 
 def test_defaults_and_the_shipped_file_are_not_reported():

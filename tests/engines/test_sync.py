@@ -94,9 +94,37 @@ def test_a_copy_that_was_fed_says_what_the_policy_says(tmp_path, kind, tied):
     assert WeightSync(train, rollout, shares_module=False).push() == rollout.version == 3
     own = TorchRollout(train.scored, scene.media, rollout.stop_ids)
     assert answers(rollout, scene) == answers(own, scene)
-    assert {
-        name: one.data_ptr() for name, one in rollout.tensors().items()
-    }.keys() == train.scored.model.state_dict().keys()
+    theirs = train.scored.model.state_dict()
+    assert rollout.tensors().keys() == theirs.keys()
+    for name, one in rollout.tensors().items():
+        assert torch.equal(one, theirs[name]) and one.data_ptr() != theirs[name].data_ptr(), name
+
+
+@pytest.mark.parametrize("left_out", ("model.norm.weight", "lm_head.weight"))
+def test_a_stream_that_lacks_a_tensor_is_refused(tmp_path, left_out):
+    train, rollout, _ = engines(tiny.save("qwen2", tmp_path / "model", tie_word_embeddings=False), "qwen2")
+    whole = dict(train.weights())
+    with pytest.raises(AssertionError, match=f"1 of {len(whole)} weights did not come: {left_out}"):
+        rollout.load(((name, one) for name, one in whole.items() if name != left_out), 1)
+    assert rollout.version == 0
+    rollout.load((), 2)  # as where the module is the policy's
+    rollout.load(whole.items(), 3)
+    assert rollout.version == 3
+
+
+def test_buckets_that_lack_a_piece_are_refused_and_the_next_stream_is_taken():
+    source = tensors()
+    inlet = WeightInlet(Holder(source, torch.float32))
+    pieces = list(buckets(source.items(), 5000))
+    for stream in (pieces[:-1], pieces[1:], [*pieces, pieces[0]]):
+        for bucket in stream:
+            inlet.take(bucket)
+        with pytest.raises(AssertionError, match="did not come whole: "):
+            inlet.finish(1)
+    for bucket in pieces:
+        inlet.take(bucket)
+    inlet.finish(2)
+    assert inlet.sampler.version == 2
 
 
 def _of_shards(folder, kind: str) -> tuple[list[list[int]], int, int]:

@@ -298,6 +298,19 @@ def planned(training):
     return kinds, sum(any(piece.group < len(own) for piece in pieces) for pieces in found.micro_batches)
 
 
+def test_an_update_tells_each_micro_batch_on_every_rank(with_pictures):
+    training = replace(with_pictures, budget=Budget(samples=3), shares=ranked.all_on_the_last)
+    assert on_ranks(2, ticks, training) == [[(1, 3), (2, 3), (3, 3)]] * 2
+
+
+def ticks(training):
+    ranks, scene, told = join(CPU), scenes.Scene(training.kind), []
+    engine = training.engine(ranks, scene)
+    share = training.shares(training.groups(scene), 2)[ranks.rank]
+    engine.update(share, 1e-3, progress=lambda done, all: told.append((done, all)))
+    return told
+
+
 def test_nothing_to_do_on_any_rank_is_no_update(with_pictures):
     assert on_ranks(2, nothing, with_pictures) == [(0, {})] * 2
 

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 import ranked
+import scenes
 import tiny
 import torch
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from easyr1.engines.pack import Budget
+from easyr1.engines.train import TorchTrain
 from easyr1.models import build as building
 from easyr1.models import parallel
 from easyr1.models.build import ModelSpec, build, build_critic
@@ -165,6 +168,40 @@ def kept_whole(spec):
 def test_without_full_sharding_weights_stay_whole_until_they_are_let_go(full_shard, tmp_path):
     spec = ModelSpec(str(ranked.saved("qwen2", tmp_path)), packed=False, sharding=Sharding(full_shard=full_shard))
     assert on_ranks(2, kept_whole, spec) == [(not full_shard, True)] * 2
+
+
+def noted(spec):
+    """How many notes of forwards there are before and after each of several passes without gradient."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    scene, ranks = scenes.Scene("qwen2"), join(CPU)
+    engine = TorchTrain(build(spec, trainable=False, ranks=ranks), scene.media, 1.0, Budget(samples=1), ranks=ranks)
+    parallel.reshard(engine.scored)  # not yet used
+    found, groups = [], scene.groups()
+    for _ in range(3):
+        engine.score(groups)
+        states = [part._get_fsdp_state() for part in sharded_parts(engine.scored)]
+        of_groups = [group for state in states for group in state._fsdp_param_groups]
+        assert all(isinstance(group, FSDPParamGroup) for group in of_groups)
+        indices = sum(len(group._post_forward_indices) for group in of_groups)
+        found.append((indices, len(states[0]._comm_ctx.post_forward_order)))
+    return found
+
+
+def test_passes_without_gradient_leave_no_notes_behind(tmp_path):
+    assert on_ranks(2, noted, ModelSpec(str(ranked.saved("qwen2", tmp_path)))) == [[(0, 0)] * 3] * 2
+
+
+def joined():
+    """Whether models that are spread alike share their groups, and others do not."""
+    ranks, again, other = join(CPU, sequence=2), join(CPU, sequence=2), join(CPU, fsdp_size=1, sequence=2)
+    torch.distributed.barrier(again.sequence_group)
+    alike = again.mesh is ranks.mesh and again.sequence_group is ranks.sequence_group
+    return alike, other.mesh is ranks.mesh, other.sequence_group is ranks.sequence_group
+
+
+def test_models_that_are_spread_alike_share_their_process_groups():
+    assert on_ranks(2, joined) == [(True, False, True)] * 2
 
 
 def test_models_of_different_shape_are_not_taken_for_one_another():

@@ -1,6 +1,7 @@
 """Sequence parallelism: ranks that share rows compute what one rank computes, and know it to the same last bit."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import family_scenes
@@ -17,11 +18,12 @@ from torch import nn
 from easyr1.batch import Group
 from easyr1.engines.pack import Budget, MicroBatch, Packer, cut
 from easyr1.errors import ConfigError
+from easyr1.models.attention import Packed, Span, UnsupportedAttention
 from easyr1.models.build import ModelSpec, build
 from easyr1.models.lora import LoraSpec, adapter_parameters, add_adapters
 from easyr1.models.ranks import ALONE, join
 from easyr1.models.scored import Scored, Unadapted, Valued
-from easyr1.models.sequence import check_heads, check_layout
+from easyr1.models.sequence import Ulysses, check_heads, check_layout
 from easyr1.models.towers import deal, vision_tower, why_not_shared
 
 CPU = torch.device("cpu")
@@ -270,3 +272,12 @@ def test_padded_rows_are_refused():
     check_layout(True, "Qwen2Model", 2)
     with pytest.raises(ConfigError, match=r"2 ranks.*Qwen3_5Model.*padded"):
         check_layout(False, "Qwen3_5Model", 2)
+
+
+@pytest.mark.parametrize("shape", ((6,), (1, 6), (1, 6, 4)))
+def test_a_tensor_of_the_rows_length_that_nobody_knows_is_refused(shape):
+    layout = Ulysses(Packed((Span(0, 4, (2,)),)), SimpleNamespace(size=lambda: 2, rank=lambda: 1), 6)
+    own = layout.sliced({"input_ids": torch.arange(6)[None], "other": torch.zeros(5), "scale": torch.tensor(6)})
+    assert own["input_ids"].tolist() == [[3, 4, 5]] and own["other"].shape == (5,)
+    with pytest.raises(UnsupportedAttention, match="how to cut places by tokens"):
+        layout.sliced({"places": torch.zeros(shape)})

@@ -259,11 +259,13 @@ def test_a_real_limit_on_file_size_is_told_likewise(run):
     assert steps(run) == ["1", "2"]
 
 
-def test_an_error_of_another_kind_leaves_the_checkpoint_before_and_its_debris_goes_with_the_next(run):
+@pytest.mark.parametrize("error", (RuntimeError("rank 1 died"), KeyboardInterrupt()))
+def test_an_error_of_another_kind_is_passed_on_and_leaves_nothing_but_the_checkpoint_before(run, error):
     checkpoints = Checkpoints(run, limit=1)
-    with pytest.raises(ZeroDivisionError):
-        save(checkpoints, 3, fails_at="optim", error=ZeroDivisionError())
-    assert steps(run) == ["1", "2", "3.unfinished"]
+    with pytest.raises(type(error)) as caught:
+        save(checkpoints, 3, fails_at="optim", error=error)
+    assert caught.value is error
+    assert steps(run) == ["1", "2"]
     assert Checkpoints(run).find(None, True) == run / "global_step_2"
     save(checkpoints, 3)
     assert steps(run) == ["3"]

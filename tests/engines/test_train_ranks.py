@@ -324,24 +324,3 @@ def nothing(training):
 def test_every_loss_takes_a_micro_batch_of_fillers(with_pictures, loss):
     training = replace(with_pictures, steps=1, shares=ranked.all_on_the_last, objective=PolicyObjective(loss=loss))
     ranked.assert_same(ranked.on(2, training), ranked.run(training, ALONE))
-
-
-def test_sleep_and_wake_change_nothing(with_pictures):
-    for first, second in on_ranks(2, slept, with_pictures):
-        assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
-def slept(training):
-    found = []
-    for sleeps in (False, True):
-        scene = scenes.Scene(training.kind)
-        ranks = join(CPU)
-        engine = training.engine(ranks, scene)
-        groups = ranked.alternating(training.groups(scene), 2)[ranks.rank]
-        for _ in range(2):
-            engine.update(groups, 1e-3)
-            if sleeps:
-                engine.sleep()
-                engine.wake()
-        found.append({name: tensor.clone() for name, tensor in engine.weights()})
-    return found

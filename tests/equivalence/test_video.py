@@ -11,15 +11,17 @@ import torch
 import torch.distributed as dist
 from ranks import on_ranks
 
-from easyr1.batch import Completion, Group, Prompt, Sample
+from easyr1.batch import Completion, Group, Prompt, Sample, merge_sums
 from easyr1.data.chat import Chat
 from easyr1.data.media import MediaStore
+from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, Packer, cut
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.train import TorchTrain
+from easyr1.models.build import ModelSpec, build
 from easyr1.models.positions import Positions
-from easyr1.models.ranks import join
+from easyr1.models.ranks import ALONE, join
 
 KINDS = tiny.VISION_KINDS
 QUESTION = "A<video>b<image>c<video>Which?"
@@ -225,3 +227,39 @@ def test_golden_positions_of_qwen3_vl_take_each_moment_as_a_picture():
         [0, 1, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 12, 13, 14],
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", (((1,), (3,)), ((1, 2), (3, 0)), ((3,), (2, 1, 0))))
+def test_videos_on_one_rank_and_pictures_on_another_train_like_one(scene, split, tmp_path):
+    kind, media, prompts = scene
+    folder = tiny.save(kind, tmp_path / "model")
+    batch, random = groups(prompts), np.random.default_rng(1)
+    for sample in (sample for group in batch for sample in group.samples):
+        sample.advantages = np.full(len(sample), random.normal(), np.float32)
+    chosen = [batch[number] for number in sorted(number for part in split for number in part)]
+    alone, steps = trained(folder, media, chosen, ALONE)
+    shares = [[batch[number] for number in part] for part in split]
+    (first, told), (second, others) = on_ranks(2, train_on_rank, folder, media, shares)
+    for name, tensor in alone.items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], tensor, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n} {m}")
+    for number, own in enumerate(steps):
+        found = merge_sums([told[number], others[number]]).means()
+        for name, value in own.means().items():
+            assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+def train_on_rank(folder, media, shares):
+    ranks = join(torch.device("cpu"))
+    return trained(folder, media, shares[ranks.rank], ranks)
+
+
+def trained(folder, media, share, ranks):
+    """The weights after some updates, and what each of them told."""
+    scored = build(ModelSpec(str(folder)), ranks=ranks)
+    budget, optim = Budget(samples=2), OptimSpec(lr=1e-4, max_grad_norm=0.1)
+    engine = TorchTrain(scored, media.inputs, 1.0, budget, budget, optim=optim, ranks=ranks)
+    engine.score(share)
+    steps = [engine.update(share, 1e-4) for _ in range(2)]
+    return {name: tensor.clone() for name, tensor in engine.weights()}, steps

@@ -4,9 +4,10 @@
 
 A phase is what a step does behind sampling: old log-probs of all groups, then two updates. Ways, in turn: `one` rank
 by itself; `apart`, two such at once that know nothing of each other, which is what the machine loses by itself; `two`
-ranks of one model joined by gloo; and `ray`, the same in actors of Ray called by a driver as a run calls them, whose
-wall seconds are the driver's. Efficiency: seconds of one over seconds of two, which have twice the samples. Needs two
-free cores.
+ranks of one model joined by gloo, its weights sharded over both; `copies`, the same with a copy of the weights on each
+(fsdp_size=1), as a model that fits has it; and `ray`, as `two` in actors of Ray called by a driver as a run calls
+them, whose wall seconds are the driver's. Efficiency: seconds of one over seconds of two, which have twice the samples.
+Needs two free cores.
 """
 
 import functools
@@ -66,11 +67,11 @@ def scene_and_groups() -> tuple[scenes.Scene, list[Group]]:
     return scene, groups
 
 
-def engine(folder: str) -> TorchTrain:
+def engine(folder: str, fsdp_size: int = -1) -> TorchTrain:
     """Of one rank, or of one of those that were joined."""
     torch.set_num_threads(1)
     scene, _ = scene_and_groups()
-    ranks = join(torch.device("cpu"))
+    ranks = join(torch.device("cpu"), fsdp_size)
     scored = build(ModelSpec(folder), ranks=ranks)
     return TorchTrain(scored, scene.media, 1.0, BUDGET, BUDGET, PolicyObjective(), OptimSpec(lr=1e-6), ranks=ranks)
 
@@ -100,11 +101,11 @@ def shares(groups: Sequence[Group], replicas: int) -> list[list[Group]]:
     ]
 
 
-def serve(pipe: Connection, folder: str, rank: int, world: int, meeting: str) -> None:
+def serve(pipe: Connection, folder: str, rank: int, world: int, meeting: str, fsdp_size: int) -> None:
     """A rank in a process: for each list of groups a phase, answered with its wall and CPU seconds."""
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-    train = engine(folder)
+    train = engine(folder, fsdp_size)
     pipe.send("ready")
     while (groups := pipe.recv()) is not None:
         start, cpu = time.perf_counter(), time.process_time()
@@ -116,12 +117,13 @@ def serve(pipe: Connection, folder: str, rank: int, world: int, meeting: str) ->
 class Ranks:
     """Processes that serve, `world` of them joined to one model."""
 
-    def __init__(self, folder: str, world: int, meeting: str) -> None:
+    def __init__(self, folder: str, world: int, meeting: str, fsdp_size: int = -1) -> None:
         context = multiprocessing.get_context("fork")
         self.pipes = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, folder, rank, world, meeting), daemon=True)
+            given = (theirs, folder, rank, world, meeting, fsdp_size)
+            process = context.Process(target=serve, args=given, daemon=True)
             process.start()
             self.pipes.append(ours)
         assert [pipe.recv() for pipe in self.pipes] == ["ready"] * world
@@ -187,6 +189,7 @@ def main() -> None:
         halves = shares(groups, 2)  # of equal cost, as near as whole groups allow
         alone = [Ranks(folder, 1, "") for _ in range(2)]
         two = Ranks(folder, 2, f"{name}/meeting")
+        copies = Ranks(folder, 2, f"{name}/meeting_of_copies", fsdp_size=1)
         make = functools.partial(make_clocked, folder)
         ray = stack.enter_context(open_ray_group(make, Places(1, 2, "cpu"), Path(name) / "run", 600))
         train = SharedTrain(ray, "actor", lambda handle: picture_tokens(groups, handle), balance := Balance())
@@ -194,6 +197,7 @@ def main() -> None:
             "one": lambda: one(alone, halves),
             "apart": lambda: apart(alone, halves),
             "two": lambda: joined(two, groups),
+            "copies": lambda: joined(copies, groups),
             "ray": lambda: through_ray(ray, train, groups),
         }
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -223,7 +227,7 @@ def tell(found: dict[str, list[tuple[float, float]]], groups: Sequence[Group], b
     say(f"wall seconds from least to most: {spread}")
     told = ", ".join(f"{name.removeprefix('balance/')} {value:.3f}" for name, value in balance.take().items())
     say(f"largest over mean cost of a rank: {told}")
-    say(f"medians of {len(found['one'])}; the aim is a wall efficiency of `two` of at least 0.85")
+    say(f"medians of {len(found['one'])}; the aim is a wall efficiency of at least 0.85")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def two_ranks(folder, hang_timeout_s=60.0):
         assert len(pids) == 2 and not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_and_is_named(cluster, tmp_path):
     with two_ranks(tmp_path) as ranks:
         pid = ranks.watch.ranks[1].identity.pid

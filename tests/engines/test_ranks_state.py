@@ -129,6 +129,7 @@ def scored_again(training, folder):
     return float(first), abs(float(moved - first)), float(engine.score(share)[0][0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ("adamw", "LoRA"))
 @pytest.mark.parametrize("world", (1, 2, pytest.param(4, marks=slow)))
 def test_an_export_of_ranks_is_the_model_that_was_trained(training, tmp_path, case, world):

@@ -83,6 +83,7 @@ def test_two_copies_of_two_parts_train_like_one(with_pictures, shares):
     ranked.assert_same(ranked.on(4, training), ranked.run(training, ALONE))
 
 
+@pytest.mark.slow
 def test_gradients_may_be_added_after_each_micro_batch(with_pictures):
     training = replace(with_pictures, reduce_each_micro_batch=True, shares=ranked.pictures_apart)
     ranked.assert_same(ranked.on(2, training), ranked.run(training, ALONE))
@@ -108,6 +109,7 @@ def count_reductions(training, each):
     return len(calls), len(sharded_parts(engine.scored)), len(groups[0].samples)
 
 
+@pytest.mark.slow
 def test_recomputed_activations_change_nothing(with_pictures):
     training = replace(with_pictures, spec=replace(with_pictures.spec, gradient_checkpointing=True))
     ranked.assert_same(ranked.on(2, training), ranked.run(with_pictures, ALONE))
@@ -125,7 +127,8 @@ def test_adapters_and_their_reference_are_the_same_on_two_ranks(with_pictures):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", (pytest.param("adamw", marks=pytest.mark.slow), "adamw_bf16"))
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ("adamw", "adamw_bf16"))
 def test_bfloat16_weights_move_alike(with_pictures, strategy):
     spec = replace(with_pictures.spec, param_dtype="bfloat16", compute_dtype="bfloat16")
     optim = OptimSpec(strategy=strategy, lr=1e-3, max_grad_norm=1e9)
@@ -142,6 +145,7 @@ def test_bfloat16_weights_move_alike(with_pictures, strategy):
     assert gap < 0.1 * way
 
 
+@pytest.mark.slow
 def test_products_in_bfloat16_are_close_to_those_in_float32(with_pictures):
     for change in (lambda it: it, of_critic):
         training = replace(change(with_pictures), steps=2)
@@ -155,6 +159,7 @@ def test_products_in_bfloat16_are_close_to_those_in_float32(with_pictures):
         assert 0 < gap < 5 * ranked.LR
 
 
+@pytest.mark.slow
 def test_values_keep_the_precision_of_their_head(with_pictures):
     mixed = replace(of_critic(with_pictures), spec=replace(with_pictures.spec, compute_dtype="bfloat16"))
     for value in on_ranks(2, value_of_a_token, mixed):
@@ -169,6 +174,7 @@ def value_of_a_token(training):
     return float(engine.score(training.groups(scene)[:1])[0][0][0])
 
 
+@pytest.mark.slow
 def test_dropout_differs_by_rank_and_by_update_and_comes_again_after_a_resume(with_pictures, tmp_path):
     lora = LoraSpec(rank=4, alpha=64, dropout=0.5)
     training = replace(with_pictures, spec=replace(with_pictures.spec, lora=lora), optim=OptimSpec(lr=1e-2))
@@ -320,6 +326,7 @@ def nothing(training):
     return engine.version, engine.update([], 1e-3).means()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_takes_a_micro_batch_of_fillers(with_pictures, loss):
     training = replace(with_pictures, steps=1, shares=ranked.all_on_the_last, objective=PolicyObjective(loss=loss))

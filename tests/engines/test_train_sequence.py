@@ -75,6 +75,7 @@ def test_two_ranks_that_share_rows_train_like_one(training):
     assert_alike(on(2, 2, training), ranked.run(training, ALONE))
 
 
+@pytest.mark.slow
 def test_with_checkpointing_and_a_sum_over_ranks_for_each_micro_batch(with_pictures):
     spec = replace(with_pictures.spec, gradient_checkpointing=True)
     other = replace(with_pictures, spec=spec, reduce_each_micro_batch=True, steps=2)
@@ -94,12 +95,14 @@ def test_four_ranks_that_share_rows_train_like_one(training):
     assert_alike(on(4, 4, training), ranked.run(training, ALONE))
 
 
+@pytest.mark.slow
 def test_a_critic_and_a_loss_of_whole_answers(with_pictures):
     for change in ({"is_critic": True, "objective": ValueObjective()}, {"objective": GSPO}):
         other = replace(with_pictures, steps=2, **change)
         assert_alike(on(2, 2, other), ranked.run(other, ALONE))
 
 
+@pytest.mark.slow
 def test_adapters_and_the_model_without_them(with_pictures):
     lora = LoraSpec(rank=4, alpha=64, exclude_modules=None)
     other = replace(
@@ -121,6 +124,7 @@ def divergences(training: ranked.Training, sequence: int) -> tuple[list[np.ndarr
     return list(chain(*found)), engine.update(groups, 0.0, kl_coef=0.5).means()
 
 
+@pytest.mark.slow
 def test_the_whole_divergence_from_a_sharded_reference(with_pictures):
     ranked.saved(with_pictures.kind, Path(f"{with_pictures.spec.path}-other"), seed=3)
     training = replace(with_pictures, objective=PolicyObjective(kl_penalty="full"))

@@ -61,7 +61,7 @@ def test_a_samplers_own_copy_has_the_type_of_its_key_or_that_of_the_policys_prod
     model = replace(worker.actor.model, model_path=str(tiny.save("qwen2", tmp_path / "model")))
     worker = replace(worker, actor=replace(worker.actor, model=model), rollout=replace(worker.rollout, dtype=key))
     given = replace(plain, worker=worker)
-    plan: Any = SimpleNamespace(param_dtype="float32", compute_dtype="float32", device="cpu")
+    plan: Any = SimpleNamespace(param_dtype="float32", compute_dtype="float32", device="cpu", rollout_engine="torch")
     policy = build(model_spec(given, plan))
     sampler = rollout_engine(given, plan, policy, no_media, MANY)
     assert {tensor.dtype for tensor in sampler.tensors().values()} == {wanted}

@@ -48,8 +48,8 @@ from easyr1.models.build import ModelSpec, build
 from easyr1.models.ranks import join
 
 KIND = "qwen2_5_vl"
-GROUPS_PER_RANK, ANSWERS, UPDATES = 16, 8, 2
-BUDGET = Budget(tokens=8192)
+GROUPS_PER_RANK, ANSWERS, UPDATES = 32, 8, 2
+BUDGET = Budget(tokens=16384)
 PICTURE = tiny.token_id("<|image_pad|>")
 ROUNDS = 7
 

@@ -6,8 +6,8 @@ A phase is what a step does behind sampling: old log-probs of all groups, then t
 by itself; `apart`, two such at once that know nothing of each other, which is what the machine loses by itself; `two`
 ranks of one model joined by gloo, its weights sharded over both; `copies`, the same with a copy of the weights on each
 (fsdp_size=1), as a model that fits has it; and `ray`, as `two` in actors of Ray called by a driver as a run calls
-them, whose wall seconds are the driver's. Efficiency: seconds of one over seconds of two, which have twice the samples.
-Needs two free cores.
+them, whose wall seconds are the driver's. Efficiency: seconds of one over seconds of two, which have twice the
+samples. Needs two free cores.
 """
 
 import functools

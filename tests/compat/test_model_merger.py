@@ -64,6 +64,7 @@ def load(folder: Path):
     return model
 
 
+@pytest.mark.slow
 def test_the_actor_is_merged_into_its_huggingface_folder(place):
     folder = place(lora=False)
     shown = merger(folder, "--local_dir", str(STEP / "actor"))
@@ -93,6 +94,7 @@ def test_a_whole_model_needs_no_base_though_one_is_named(place):
     load(folder / "merged")
 
 
+@pytest.mark.slow
 def test_the_command_of_ours_and_a_damaged_checkpoint(place):
     folder = place(lora=True)
     shown = run("easyr1.cli.main", "merge", str(STEP), "--output_path", "out", "--adapter_only", folder=folder)

@@ -18,6 +18,8 @@ from easyr1.examples.quickstart.digits import write_tasks
 from easyr1.models.build import ModelSpec, build, load_model, load_model_config, stop_ids
 from easyr1.tracking.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 NUM_PROMPTS = 24
 
 

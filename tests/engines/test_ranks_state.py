@@ -24,6 +24,8 @@ from easyr1.models.ranks import ALONE, Ranks, join
 from easyr1.models.scored import Unadapted
 from easyr1.models.shards import MODEL_FOLDER, OPTIM_FOLDER
 
+pytestmark = pytest.mark.slow
+
 LORA = LoraSpec(rank=4, alpha=16, exclude_modules=None)
 
 

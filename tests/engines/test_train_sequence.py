@@ -18,6 +18,8 @@ from easyr1.models.build import ModelSpec, build
 from easyr1.models.lora import LoraSpec
 from easyr1.models.ranks import ALONE, join
 
+pytestmark = pytest.mark.slow
+
 GSPO = PolicyObjective(loss="gspo", average="seq", kl_penalty="low_var_kl", entropy_coef=0.01, correction="tis")
 CPU = torch.device("cpu")
 

@@ -108,9 +108,9 @@ def test_a_killed_rank_ends_the_run_which_goes_on_with_the_next_start(undisturbe
     resumed_is_undisturbed(undisturbed, run)
 
 
-@pytest.mark.parametrize("where", ("sampling", "update"))
+@pytest.mark.parametrize("where", ("sampling", "update", "save"))
 def test_a_rank_that_stands_still_ends_the_run_after_the_hang_timeout(undisturbed, tmp_path, where):
-    """In a call in which ranks work by themselves, and in one in which they need one another."""
+    """In a call in which ranks work by themselves, and in those in which they need one another."""
     run = tmp_path / "run"
     status, output, seconds = broken(undisturbed, run, where, "SIGSTOP", trainer__hang_timeout_s=8)
     assert status == 1 and seconds < SOON_S, (seconds, output)

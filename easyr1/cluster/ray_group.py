@@ -5,9 +5,7 @@ Knows neither engines nor what is computed. The ranks of a replica follow one an
 
 import logging
 import os
-import signal
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from easyr1.cluster.parcel import pack
 from easyr1.cluster.place import ROOM_TIMEOUT_S, Places, Tell, connected, room
 from easyr1.cluster.watch import START_TIMEOUT_S, Rank, Watch
 from easyr1.cluster.worker import Seat, Worker
+from easyr1.engines.guest import signals_held_back
 from easyr1.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ class RayGroup:
         number = next(self.numbers)
         packed = ray.put(pack(arguments))  # once, however many ranks
         try:
-            with undivided():  # a call that reached some ranks only would leave them waiting for the others
+            with signals_held_back():  # a call that reached some ranks only would leave them waiting for the others
                 refs = [
                     rank.actor.call.options(name=method).remote(number, method, packed, share, index % each == 0)
                     for index, (rank, share) in enumerate(zip(self.watch.ranks, shares, strict=True))
@@ -102,25 +101,6 @@ class _Remote:
     def results(self, progress: Progress | None = None) -> list[Any]:
         found = self.watch.wait(self.number, self.method, self.refs, self.each, progress)
         return found[:: self.each]
-
-
-@contextmanager
-def undivided() -> Iterator[None]:
-    """Signals that stop a run wait until the block is through, whichever thread they reach."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for number in came:
-        signal.raise_signal(number)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def own_random_numbers(seed: int, first: Prompt) -> Iterator[None]:
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Signals that come inside take effect at the end: an engine torn out of a step could not go on."""
+    """Signals that come inside take effect at the end, for what could not go on if it were torn in two."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from easyr1.data.dataset import PromptSet
     from easyr1.rewards.probe import Probe
     from easyr1.rewards.worker import RewardSpec
-    from easyr1.trainer.assemble import Data
+    from easyr1.trainer.rows import Data
 
 DEEP = "--deep"
 USAGE = """\
@@ -85,8 +85,9 @@ def check(
     """All sections in turn."""
     from easyr1.config.paths import find_file
     from easyr1.rewards.load import load_reward
-    from easyr1.trainer.assemble import find_start, read_data, row_notes, with_rows
+    from easyr1.trainer.assemble import find_start
     from easyr1.trainer.checkpoint import Checkpoints
+    from easyr1.trainer.rows import read_data, row_notes, with_rows
 
     plan = resolve(config, given, facts)
     found.configuration += unusable_folders(config, plan)

@@ -16,6 +16,7 @@ from easyr1.trainer.stop import Stopped
 COMMANDS = {
     "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
     "check": ("easyr1.cli.check", "try a training command line without weights: rows, lengths, prompts, reward"),
+    "eval": ("easyr1.cli.eval", "score a model or a checkpoint on a data set: mean@n, pass@k, maj@k"),
     "quickstart": ("easyr1.cli.quickstart", "train a tiny vision-language model on real pictures, on this machine"),
     "merge": ("easyr1.cli.merge", "a checkpoint as a Hugging Face folder: easyr1 merge CHECKPOINT"),
     "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from easyr1.cli.options import DRY_RUN, split
 from easyr1.cli.train import make_console, show_notes
 from easyr1.config.evaluation import plan_evaluation
 from easyr1.config.load import load
@@ -84,12 +85,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and the settings of training among the arguments."""
-    parser = argparse.ArgumentParser("easyr1 eval", usage=HELP.partition("\n")[0][7:], allow_abbrev=False)
+    parser = argparse.ArgumentParser("easyr1 eval", allow_abbrev=False)
     parser.add_argument("--output", metavar="FOLDER")
     parser.add_argument("--score", metavar="NAME")
     parser.add_argument("--right-from", metavar="NUMBER", type=float, default=1.0)
     parser.add_argument("--dry-run", action="store_true")
-    return parser.parse_known_args(arguments)
+    given, rest = parser.parse_known_args(arguments)
+    return given, split(rest, ["--output", "--score", "--right-from", DRY_RUN])[1]
 
 
 def read_settings(arguments: Sequence[str]) -> Config:

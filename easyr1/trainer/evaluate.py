@@ -181,16 +181,21 @@ def answer_rows(evaluation: Evaluation, progress: Progress, tell: Callable[[str]
     file = JsonLines(evaluation.folder / ANSWERS_FILE)
     try:
         with StopSignals(LEAVING) as stop, stop.at_once(), _collector(evaluation.inputs, progress, tell) as collector:
-            todo = iter(_usable(evaluation.inputs, evaluation.todo, tell))
-            done = len(evaluation.done)
-            while batch := list(islice(todo, _rows_at_once(evaluation.inputs.config))):
-                what = f"rows {done + 1}-{done + len(batch)} of {len(evaluation.inputs.val)}: "
-                for group in collector.collect(batch, evaluation.sampling, Clock(), what):
-                    for line in lines_of(group):
-                        file.append(line)
-                done += len(batch)
+            _answer(evaluation, collector, file, tell)
     finally:
         file.close()
+
+
+def _answer(evaluation: Evaluation, collector: Collector, file: JsonLines, tell: Callable[[str], None]) -> None:
+    """What is left to do, some rows at a time."""
+    todo = iter(_usable(evaluation.inputs, evaluation.todo, tell))
+    done, total = len(evaluation.done), len(evaluation.inputs.val)
+    while batch := list(islice(todo, _rows_at_once(evaluation.inputs.config))):
+        what = f"rows {done + 1}-{done + len(batch)} of {total}: "
+        for group in collector.collect(batch, evaluation.sampling, Clock(), what):
+            for line in lines_of(group):
+                file.append(line)
+        done += len(batch)
 
 
 def _rows_at_once(config: Config) -> int:

@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -17,7 +19,7 @@ from easyr1.cli.train import make_console
 from easyr1.config.load import load
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import plan_rows, resolve
-from easyr1.config.schema import Config
+from easyr1.config.schema import Config, set_leaves
 from easyr1.errors import CheckpointError, ConfigError, RewardError
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.known import code_facts, machine_facts
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from easyr1.trainer.rows import Data
 
 DEEP = "--deep"
+MODEL_KEY = "worker.actor.model.model_path"
 HELP = """\
 usage: easyr1 check [--deep] [config=run.yaml] [key=value ...]
 
@@ -57,6 +60,7 @@ class Findings:
     configuration: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    stands_in: bool = False  # whether a small model stands in for one that is not named
 
     @property
     def exit_status(self) -> int:
@@ -70,9 +74,26 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH, highlight=False)
     config, given = load(settings)
     found = Findings()
-    facts = known_facts(config, given, found)
-    check(config, given, facts, DEEP in options, found, progress, console)
+    with with_model(config, found) as config:
+        facts = known_facts(config, given, found)
+        check(config, given, facts, DEEP in options, found, progress, console)
     return tell(found, console)
+
+
+@contextmanager
+def with_model(config: Config, found: Findings) -> Iterator[Config]:
+    """The configuration; where it names no model, one without weights stands in, so that all else can be checked."""
+    if config.worker.actor.model.model_path is not None:
+        yield config
+        return
+    from easyr1.examples.quickstart.model import model_config, save_files
+    from easyr1.examples.quickstart.tokenizer import build_tokenizer
+
+    found.stands_in = True
+    with TemporaryDirectory(prefix="easyr1-check-") as folder:
+        tokenizer = build_tokenizer()
+        save_files(Path(folder), tokenizer, model_config(tokenizer))
+        yield set_leaves(config, {MODEL_KEY: folder})
 
 
 def known_facts(config: Config, given: frozenset[str], found: Findings) -> Facts:
@@ -98,7 +119,7 @@ def check(
     from easyr1.trainer.rows import read_data, row_notes, with_rows
 
     plan = resolve(config, given, facts)
-    found.configuration += unusable_folders(config, plan)
+    found.configuration += unusable_folders(config, plan, but_model=found.stands_in)
     changed: list[str] = []
     try:
         _, changed = find_start(config, Checkpoints(plan.run_folder))
@@ -121,13 +142,13 @@ def check(
         out.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def unusable_folders(config: Config, plan: Plan) -> Iterator[str]:
+def unusable_folders(config: Config, plan: Plan, but_model: bool) -> Iterator[str]:
     """What a start would stumble over only after the data was read."""
     from easyr1.data.model_files import has_weights
 
     model = Path(str(config.worker.actor.model.model_path)).expanduser()
-    if model.is_dir() and not has_weights(model):
-        yield f"worker.actor.model.model_path: {model} holds no weights"
+    if model.is_dir() and not has_weights(model) and not but_model:
+        yield f"{MODEL_KEY}: {model} holds no weights"
     there = next(folder for folder in (plan.run_folder, *plan.run_folder.parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         yield f"trainer.save_checkpoint_path: {plan.run_folder} cannot be made, {there} is no folder to write to"
@@ -254,8 +275,12 @@ def tell(found: Findings, out: Console) -> int:
         out.print(Text(f"look at this: {doubt}", style="yellow"), soft_wrap=True)
     for reason in (*found.configuration, *found.failures):
         out.print(Text(f"would fail because {reason}", style="bold red"), soft_wrap=True)
+    if found.stands_in:
+        told = f"{MODEL_KEY} names no model: tokens are those of a small stand-in, of the family of Qwen2.5-VL"
+        out.print(Text(f"look at this: {told}", style="yellow"), soft_wrap=True)
     if found.exit_status == 0:
-        out.print(Text("checked: it would run", style="bold green"))
+        once = f", once {MODEL_KEY} is given" if found.stands_in else ""
+        out.print(Text(f"checked: it would run{once}", style="bold green"), soft_wrap=True)
     return found.exit_status
 
 

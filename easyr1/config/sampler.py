@@ -5,11 +5,12 @@ from typing import Any, Literal
 
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config
-from easyr1.config.supported import is_supported, range_of
+from easyr1.config.supported import VLLM, is_supported, range_of
 from easyr1.errors import ConfigError
 
 NAME_KEY = "worker.rollout.name"
 KWARGS_KEY = "worker.rollout.engine_kwargs"
+PACKAGES = VLLM
 
 # Our own: log-probs, pixels and ends would not be the trainer's with other values, weights could not be handed over.
 OWN_ARGUMENTS = frozenset(

@@ -63,6 +63,11 @@ def version_of(name: str) -> str | None:
         return None
 
 
+def installed_vllm() -> dict[str, str]:
+    """Package -> version of each vLLM that is installed."""
+    return {name: version for name in VLLM if (version := version_of(name)) is not None}
+
+
 def is_supported(name: str, version: str | None) -> bool:
     """Whether this version will do; every one does where no range is stated."""
     wanted = supported().get(name)

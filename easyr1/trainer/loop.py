@@ -32,8 +32,9 @@ from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
 from easyr1.trainer.random_state import random_state, restore_random_state
+from easyr1.trainer.sample_rows import Picture, is_logged_step, training_rows, validation_rows
 from easyr1.trainer.stop import Stopped, StopSignals
-from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
+from easyr1.trainer.validate import validate, validation_metrics
 
 Measure = Callable[[Sequence[Group], Tick], list[list[np.ndarray]]]  # a number for every token of every sample
 
@@ -111,6 +112,9 @@ class Trainer:
         metrics = self.credit(groups, clock) | metrics
         metrics |= self.update(groups, clock)
         self.tracker.log(metrics | self.balance.take() | clock.metrics(*count_tokens(groups)), self.step)
+        if is_logged_step(self.step, self.total_steps):
+            count = self.config.trainer.train_groups_to_log
+            self.tracker.log_groups(training_rows(groups, count, self.step, self.picture), self.step)
         self.validated, self.whole = False, self.state()
         validation_is_due = self.is_due(self.config.trainer.val_freq) and self.stop.asked is None
         found = self.validate() if validation_is_due else {}
@@ -201,7 +205,7 @@ class Trainer:
             collector, sampling, size = self.val_collector, self.val_sampling, data.val_batch_size
             groups = validate(self.val_prompts, collector, sampling, size, Clock(), self.draws.usable)
         picture = None if self.showed_pictures else self.picture
-        self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
+        self.tracker.log_samples(validation_rows(groups, trainer.val_generations_to_log, picture), self.step)
         self.showed_pictures = True  # the rows are the same every time, so once is enough
         found = validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
         self.tracker.log(found | {"timing_s/validation": clock.seconds["validation"]}, self.step)

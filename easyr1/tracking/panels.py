@@ -80,7 +80,7 @@ def drawn_panels(series: Mapping[str, Series]) -> list[dict[str, Any]]:
     """
     found = []
     for panel in PANELS:
-        curves = {label: thin(series[name]) for label, name in panel.curves(series).items()}
+        curves = {label: series[name] for label, name in panel.curves(series).items()}
         if curves:
             steps = sorted({step for points in curves.values() for step, _ in points})
             found.append(

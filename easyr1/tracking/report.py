@@ -43,7 +43,7 @@ def write_report(run_folder: Path) -> Path:
     history = read_history(folder)
     facts = summarise(history)
     answers = read_answers(folder / GENERATIONS_FILE)
-    drawn = {"panels": drawn_panels(history.series), "marks": learning(history.series).marks}
+    drawn = {"panels": drawn_panels(facts["curves"]), "marks": learning(history.series).marks}
     replace_text(folder / JSON_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
     replace_text(folder / HTML_FILE, render(run_name(history, folder), facts, history, drawn, answers))
     return folder / HTML_FILE

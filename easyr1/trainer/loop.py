@@ -4,6 +4,7 @@ Knows engines by their contracts alone; not how answers are sampled, models trai
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -69,6 +70,7 @@ class Trainer:
     showed_pictures: bool = False
     validated: bool = False  # whether the last step, or a start at step 0, has its validation
     saved_step: int = 0  # the last step that a checkpoint holds; 0: none needs one
+    next_report: float = 0.0  # time.monotonic() from which on a validation renews the report
     whole: dict[str, Any] = field(default_factory=dict)  # what else a checkpoint of the last whole step holds
 
     def fit(self) -> dict[str, float]:
@@ -198,7 +200,7 @@ class Trainer:
         return mismatch_metrics(metrics)
 
     def validate(self) -> dict[str, float]:
-        """Answer the validation rows; log the scores and some answers, and renew the report."""
+        """Answer the validation rows; log the scores and some answers, and renew the report if it is due."""
         data, trainer = self.config.data, self.config.trainer
         clock = Clock()
         with clock.phase("validation"), self.stop.at_once():
@@ -210,7 +212,8 @@ class Trainer:
         found = validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
         self.tracker.log(found | {"timing_s/validation": clock.seconds["validation"]}, self.step)
         self.validated = True
-        self.report()
+        if time.monotonic() >= self.next_report:
+            self.report()
         return found
 
     def state(self) -> dict[str, Any]:
@@ -256,11 +259,13 @@ class Trainer:
         return f"go on from there with trainer.load_checkpoint_path={folder}"
 
     def report(self) -> None:
-        """Renew the report; a run goes on without one."""
+        """Renew the report; a run goes on without one. Validations renew it no oftener than takes 1 % of the time."""
+        start = time.monotonic()
         try:
             write_report(self.checkpoints.folder)
         except OSError as error:
             self.tracker.event("warning", message=f"the report could not be written ({error})")
+        self.next_report = time.monotonic() + 100 * (time.monotonic() - start)
 
     def resume(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; `state` is what `Checkpoints.load` gave for it."""

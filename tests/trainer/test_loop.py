@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -247,6 +248,20 @@ def test_training_groups_are_logged_whole_with_what_was_learnt_from_each_answer(
         assert sorted(range(3), key=overall.__getitem__) == sorted(range(3), key=advantages.__getitem__)
     assert len({row["group"] for row in rows}) == 4
     assert all(row["truncated"] in (True, False) for row in rows)
+
+
+@pytest.mark.parametrize(("takes_s", "times"), ((0.0, 4), (0.2, 2)))
+def test_a_report_that_takes_long_is_renewed_seldom_and_at_the_end(tmp_path, monkeypatch, takes_s, times):
+    written, now = [], [50.0]
+
+    def write(folder):
+        written.append(folder)
+        now[0] += takes_s
+
+    monkeypatch.setattr("easyr1.trainer.loop.write_report", write)
+    monkeypatch.setattr("easyr1.trainer.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs.run(runs.arguments(tmp_path, trainer__val_freq=1))  # validations at steps 0, 1 and 2
+    assert len(written) == times
 
 
 def test_no_training_groups_are_logged_where_none_are_wanted(tmp_path):

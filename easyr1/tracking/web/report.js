@@ -97,7 +97,7 @@ function showCurves(place) {
   const plots = data.panels.map((panel) => {
     const canvas = el("div", { className: "plot", tabIndex: 0 });
     const names = panel.curves.map((curve) => curve.label).join(", ");
-    canvas.setAttribute("role", "img");
+    canvas.setAttribute("role", "group");
     canvas.setAttribute("aria-label", `${panel.title} over steps: ${names}. Arrow keys read values.`);
     place.append(el("div", { className: "panel" }, el("h3", {}, panel.title), canvas));
     return { panel, canvas, plot: null };

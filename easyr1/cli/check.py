@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from easyr1.cli.options import split
 from easyr1.cli.train import make_console
 from easyr1.config.load import load
 from easyr1.config.plan import Facts, Plan
@@ -25,14 +26,23 @@ if TYPE_CHECKING:
     from easyr1.data.dataset import PromptSet
     from easyr1.rewards.probe import Probe
     from easyr1.rewards.worker import RewardSpec
-    from easyr1.trainer.assemble import Data
+    from easyr1.trainer.rows import Data
 
 DEEP = "--deep"
-USAGE = """\
-usage: easyr1 check [--deep] [key=value ...]
+HELP = """\
+usage: easyr1 check [--deep] [config=run.yaml] [key=value ...]
 
-Takes the arguments of `easyr1 train`. Loads no weights and writes nothing. --deep decodes all pictures and videos too.
-Exit status: 0 it would run, 1 data or reward would fail, 2 the configuration would.
+Tries the command line of `easyr1 train` without weights, and writes nothing: reads all rows, measures prompts, shows
+three of them, asks the reward about right, wrong and empty answers, and lists what would fail.
+
+  easyr1 check config=run.yaml
+  easyr1 check config=run.yaml data.max_prompt_length=1024 --deep
+  easyr1 check config=run.yaml data.train_files=rows.jsonl worker.reward.reward_function=reward.py:compute_score
+
+  --deep  decode all pictures and videos, too
+
+Without worker.actor.model.model_path a small stand-in counts the tokens. Exit status: 0 it would run, 1 data or reward
+would fail, 2 the configuration would.
 """
 PLAIN_WIDTH = 160  # characters, where output is no terminal
 MAX_CHARACTERS = 1500  # of a prompt
@@ -55,15 +65,13 @@ class Findings:
 
 def main(arguments: Sequence[str]) -> int:
     """Check and tell. Returns the exit status; what stops the check itself is raised as in training."""
-    if any(argument in ("-h", "--help") for argument in arguments):
-        sys.stdout.write(USAGE)
-        return 0
+    options, settings = split(arguments, [DEEP])
     progress = Progress(make_console())
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH, highlight=False)
-    config, given = load([argument for argument in arguments if argument != DEEP])
+    config, given = load(settings)
     found = Findings()
     facts = known_facts(config, given, found)
-    check(config, given, facts, DEEP in arguments, found, progress, console)
+    check(config, given, facts, DEEP in options, found, progress, console)
     return tell(found, console)
 
 
@@ -85,8 +93,9 @@ def check(
     """All sections in turn."""
     from easyr1.config.paths import find_file
     from easyr1.rewards.load import load_reward
-    from easyr1.trainer.assemble import find_start, read_data, row_notes, with_rows
+    from easyr1.trainer.assemble import find_start
     from easyr1.trainer.checkpoint import Checkpoints
+    from easyr1.trainer.rows import read_data, row_notes, with_rows
 
     plan = resolve(config, given, facts)
     found.configuration += unusable_folders(config, plan)

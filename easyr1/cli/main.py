@@ -5,20 +5,34 @@ Imports nothing heavy, so that help and mistakes answer at once.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from easyr1 import __version__
+from easyr1.cli.options import HELP
 from easyr1.cluster.failure import RankError
+from easyr1.config.names import did_you_mean
+from easyr1.config.supported import check_versions
 from easyr1.errors import CheckpointError, ConfigError, DataError, RewardError, SyncError
 from easyr1.trainer.stop import Stopped
 
 COMMANDS = {
-    "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
-    "check": ("easyr1.cli.check", "try a training command line without weights: rows, lengths, prompts, reward"),
     "quickstart": ("easyr1.cli.quickstart", "train a tiny vision-language model on real pictures, on this machine"),
+    "init": ("easyr1.cli.init", "write a small project for your own data: settings, reward, template, rows"),
+    "check": ("easyr1.cli.check", "try a training command line without weights: rows, lengths, prompts, reward"),
+    "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
+    "eval": ("easyr1.cli.eval", "score a model or a checkpoint on a data set: mean@n, pass@k, maj@k"),
     "merge": ("easyr1.cli.merge", "a checkpoint as a Hugging Face folder: easyr1 merge CHECKPOINT"),
     "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),
+    "env": ("easyr1.cli.env", "versions, devices and variables, for a bug report"),
+}
+COMPUTING = ("quickstart", "check", "train", "eval")  # which torch and transformers of the wrong version would fail
+EXIT_STATUSES = {
+    0: "done; for `check`: it would run",
+    1: "it failed: data, reward, checkpoint, weight sync or a rank; for `check`: data or reward would",
+    2: "the call, the configuration or the environment is wrong",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
 }
 USAGE = """\
 easyr1 {version}: reinforcement learning for language and vision-language models
@@ -28,21 +42,20 @@ usage: easyr1 COMMAND [ARGUMENT ...]
 {commands}
 
 Settings are given as key=value, for example data.rollout_batch_size=64; docs/config.md lists them all.
---dry-run after `train` checks the configuration, prints what would run, and stops.
+`easyr1 COMMAND --help` explains a command with examples, --dry-run shows what one would do. Exit statuses:
+
+{statuses}
 """
 
 
 def usage() -> str:
-    lines = (f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
-    return USAGE.format(version=__version__, commands="\n".join(lines))
+    commands = (f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
+    statuses = (f"  {status:<5}{text}" for status, text in EXIT_STATUSES.items())
+    return USAGE.format(version=__version__, commands="\n".join(commands), statuses="\n".join(statuses))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns the exit status.
-
-    0 done, 1 the run failed, 2 the call was wrong; 143 stopped by SIGTERM and 130 by Ctrl-C, in training with a
-    checkpoint of the last whole step.
-    """
+    """Run a subcommand. Returns one of EXIT_STATUSES."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
@@ -51,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{__version__}\n")
         return 0
     if arguments[0] not in COMMANDS:
-        sys.stderr.write(f"easyr1: no command {arguments[0]!r}\n\n{usage()}")
+        hint = did_you_mean(arguments[0], COMMANDS)
+        sys.stderr.write(f"easyr1: no command {arguments[0]!r}{hint}\n\n{usage()}")
         return 2
     return run(COMMANDS[arguments[0]][0], arguments[1:])
 
@@ -60,8 +74,13 @@ def run(module: str, arguments: Sequence[str]) -> int:
     """Run a subcommand's module; an error made for the user is told without a traceback."""
     calm_threads()
     try:
-        command: Callable[[Sequence[str]], int] = import_module(module).main
-        return command(arguments)
+        command = import_module(module)
+        if any(argument in HELP for argument in arguments) and hasattr(command, "HELP"):
+            sys.stdout.write(command.HELP)
+            return 0
+        if module in (COMMANDS[name][0] for name in COMPUTING):
+            check_versions(with_vllm="worker.rollout.name=vllm" in arguments)
+        return command.main(arguments)
     except ConfigError as error:
         sys.stderr.write(f"configuration error: {error}\n")
         return 2

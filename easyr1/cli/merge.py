@@ -16,6 +16,12 @@ Write the trained model of a checkpoint as a Hugging Face folder: weights in saf
 generation configuration, tokenizer, processor and chat template. Adapters (LoRA) are merged into the model that was
 trained.
 """
+EXAMPLES = """\
+examples:
+  easyr1 merge checkpoints/easy_r1/demo/global_step_40 --dry-run
+  easyr1 merge checkpoints/easy_r1/demo/global_step_40 --output_path merged --dtype bfloat16
+  easyr1 merge checkpoints/easy_r1/demo/global_step_40 --model_path ./Qwen2.5-VL-3B-Instruct   # the base of adapters
+"""
 SECONDS_BETWEEN_LINES = 2.0
 
 
@@ -39,7 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         adapter_only=given.adapter_only,
         trust_remote_code=given.trust_remote_code,
         phase=progress.phase,
+        dry_run=given.dry_run,
     )
+    if given.dry_run:
+        sys.stdout.write(f"dry run: the checkpoint is whole; {folder} would be written\n")
+        return 0
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     sys.stdout.write(f"{size / 1e9:.3g} GB of weights written in {time.monotonic() - start:.1f} s\n")
     if given.hf_upload_path is not None:
@@ -53,7 +63,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments, with one `checkpoint`; ends the process with status 2 for a wrong call."""
-    parser = argparse.ArgumentParser("easyr1 merge", description=DESCRIPTION, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        "easyr1 merge",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("place", nargs="?", metavar="CHECKPOINT", help="global_step_<k>, or the actor folder in it")
     for name in ("--local_dir", "--adapter_checkpoint"):
@@ -75,6 +91,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--hf_upload_path", metavar="OWNER/NAME", help="then upload the folder to the hub, as a private model"
     )
+    parser.add_argument("--dry-run", action="store_true", help="check the checkpoint, name the folder, write nothing")
     given = parser.parse_args(arguments)
     given.checkpoint = given.option if given.place is None else given.place
     name = given.hf_upload_path

@@ -8,6 +8,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
+from easyr1.cli.options import DRY_RUN, split
 from easyr1.config.load import load
 from easyr1.config.plan import Plan
 from easyr1.config.resolve import plan_rows, resolve
@@ -15,15 +16,30 @@ from easyr1.config.schema import Config
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.known import code_facts, machine_facts
 
-DRY_RUN = "--dry-run"
+HELP = """\
+usage: easyr1 train [--dry-run] [config=run.yaml] [key=value ...]
+
+Trains as a YAML file and the keys behind it say; a key on the command line wins over the file. The same as
+`python3 -m verl.trainer.main`. Every key with its default stands in docs/config.md and examples/config.yaml.
+
+  easyr1 train config=run.yaml --dry-run                          show what would run: batches, steps, devices, notes
+  easyr1 train config=run.yaml                                    train; again: go on from the last checkpoint
+  easyr1 train config=run.yaml trainer.max_steps=20 worker.rollout.n=8
+  easyr1 train config=run.yaml trainer.load_checkpoint_path=checkpoints/easy_r1/demo/best
+
+  --dry-run  check the settings and show the plan; load and write nothing
+
+`easyr1 check` with the same arguments also reads all rows and tries the reward. Ctrl-C and SIGTERM save the last whole
+step before they end the run; the same command goes on from there.
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the key=value arguments say; with --dry-run stop before anything is loaded."""
-    settings = [argument for argument in arguments if argument != DRY_RUN]
+    options, settings = split(arguments, [DRY_RUN])
     console = make_console()
     config, given = load(settings)
-    if DRY_RUN in arguments:
+    if options:
         return dry_run(config, given, console)
     train(config, given, console)
     return 0

@@ -16,8 +16,8 @@ from easyr1.config.values import convert, is_mapping, takes_text
 from easyr1.errors import ConfigError, first_line
 
 
-def load(argv: Sequence[str]) -> tuple[Config, frozenset[str]]:
-    """Config from arguments such as `config=run.yaml` and `data.seed=7`.
+def load(argv: Sequence[str], base: Mapping[str, Any] | None = None) -> tuple[Config, frozenset[str]]:
+    """Config from arguments such as `config=run.yaml` and `data.seed=7`, laid over `base` (as of `to_mapping`).
 
     Of equal keys the last counts, and all of them beat the file. Also returns the dotted keys that the user set: all
     of the command line, and those of the file whose value is not the default. Raises ConfigError for arguments, files,
@@ -28,6 +28,7 @@ def load(argv: Sequence[str]) -> tuple[Config, frozenset[str]]:
     if len(files) > 1:
         raise ConfigError("config", f"given {len(files)} times ({', '.join(files)}); give one file")
     leaves = _defaults()
+    _assign_tree(leaves, base or {})
     for file in files:
         _assign_tree(leaves, _read_yaml(file))
     given = set(_differing(leaves))

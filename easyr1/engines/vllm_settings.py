@@ -1,15 +1,14 @@
 """What the vLLM sampler is told: its arguments and its environment. Imports no vllm."""
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from easyr1.config.sampler import PACKAGES, check_engine_kwargs
+from easyr1.config.sampler import check_engine_kwargs
+from easyr1.config.supported import VLLM, version_of
 
 CPU_CACHE_BYTES = 1 << 30  # keys and values on a CPU, where a share of the memory would take it from the trainer
 
@@ -47,11 +46,7 @@ class VllmSettings:
 
 def installed_vllm() -> dict[str, str]:
     """Package -> version of each vLLM that is installed; loads nothing."""
-    found = {}
-    for package in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    return {package: version for package in VLLM if (version := version_of(package)) is not None}
 
 
 def arguments(settings: VllmSettings, sees: bool) -> dict[str, Any]:

@@ -44,12 +44,14 @@ def export(
     adapter_only: bool = False,
     trust_remote_code: bool = False,
     phase: Phase = lambda name: nullcontext(),
+    dry_run: bool = False,
 ) -> Path:
     """Write the policy of a checkpoint (global_step_<k>, or the actor folder in it) as a Hugging Face folder.
 
     `output` is <actor>/huggingface by default, `dtype` the precision of the trained weights, `base` the folder or hub
-    name that adapters are merged into, in the place of the recorded one. Returns the folder. ConfigError for a wrong
-    call; CheckpointError, naming the file, for a checkpoint or base that cannot be used; `output` is then as before.
+    name that adapters are merged into, in the place of the recorded one. Returns the folder, which a `dry_run` only
+    names. ConfigError for a wrong call; CheckpointError, naming the file, for a checkpoint or base that cannot be
+    used; `output` is then as before.
     """
     actor = find_actor(checkpoint)
     if dtype is not None and (dtype not in DTYPES or adapter_only):
@@ -59,6 +61,8 @@ def export(
         check_contents(actor.parent, below=f"{actor.name}/", but=UNREAD)
     source = _source(actor, base, trust_remote_code)
     target = _target(source, output, adapter_only)
+    if dry_run:
+        return target
     with _unfinished(target) as new:
         if adapter_only:
             _copy_adapter(source, new)

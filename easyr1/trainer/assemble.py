@@ -20,39 +20,35 @@ from easyr1.config.resolve import resolve, val_sampling
 from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.chat import Chat
-from easyr1.data.dataset import Columns, Limits, PromptSet, load_prompts
-from easyr1.data.heads import Heads
-from easyr1.data.loader import Loader, Share
+from easyr1.data.dataset import PromptSet
+from easyr1.data.loader import Loader
 from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
-from easyr1.data.sources import labels
 from easyr1.engines.probe import TOLERANCE, ProbedRollout
 from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.errors import ConfigError
 from easyr1.manifest import wait_for_files
-from easyr1.models.build import load_model_config, local_folder
-from easyr1.models.sequence import check_heads
+from easyr1.models.build import local_folder
 from easyr1.rewards.load import load_reward
-from easyr1.rewards.score import hidden_columns_note, score
+from easyr1.rewards.score import score
 from easyr1.rewards.worker import RewardSpec, RewardWorker
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress
 from easyr1.trainer.checkpoint import Checkpoints
-from easyr1.trainer.collect import Collector, Draws, DynamicSampler
+from easyr1.trainer.collect import Collector, Draws, DynamicSampler, Score
 from easyr1.trainer.credit import punish_overlong
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.loop import Trainer
 from easyr1.trainer.parts import (
-    critic_spec,
     group_filter,
-    model_spec,
     optim_spec,
     sampler_dtype,
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
 from easyr1.trainer.rank import no_media, open_ranks
+from easyr1.trainer.rows import read_data, row_notes, row_shares, with_rows
 from easyr1.trainer.stop import StopSignals
 
 
@@ -118,16 +114,6 @@ def make_run_folder(folder: Path) -> None:
         raise ConfigError("trainer.save_checkpoint_path", f"{folder} cannot be a folder ({error.strerror})") from error
 
 
-@dataclass(frozen=True)
-class Data:
-    """The rows of a run, read and checked, and what makes prompts of them."""
-
-    chat: Chat
-    media: MediaStore | None
-    train: PromptSet
-    val: PromptSet
-
-
 def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progress) -> Inputs:
     """Check reward file, checkpoint, tokenizer, every row, and with their numbers the configuration once more."""
     plan = resolve(config, given, facts)
@@ -142,87 +128,6 @@ def prepare(config: Config, given: frozenset[str], facts: Facts, progress: Progr
     plan = replace(plan, reward_name=f"{reward.name} ({reward.kind})")
     chat, media, train, val = data.chat, data.media, data.train, data.val
     return Inputs(config, given, plan, chat, media, train, val, reward, checkpoints, start, notes)
-
-
-def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
-    """Tokenizer, image processor and all rows. No weights are loaded."""
-    model = config.worker.actor.model
-    check_models(config, plan)
-    chat = Chat.load(
-        str(model.model_path),
-        tokenizer_path=model.tokenizer_path,
-        trust_remote_code=model.trust_remote_code,
-        override_chat_template=config.data.override_chat_template,
-        format_prompt=config.data.format_prompt,
-    )
-    media = media_store(chat, config)
-    train, val = (_prompts(config, name, chat, media, progress) for name in ("train", "val"))
-    return Data(chat, media, train, val)
-
-
-def check_models(config: Config, plan: Plan) -> None:
-    """What the models' configurations tell: keys of override_config, and heads that ranks can share out."""
-    size = config.worker.actor.ulysses_size
-    check_heads(load_model_config(model_spec(config, plan)), size)
-    if NEEDS[config.algorithm.adv_estimator].values:
-        check_heads(load_model_config(critic_spec(config, plan)), size, "worker.critic.ulysses_size")
-
-
-def media_store(chat: Chat, config: Config) -> MediaStore | None:
-    """The store of pictures and videos; None for a text model."""
-    data = config.data
-    video = {"fps": data.video_fps, "max_frames": data.max_video_frames}
-    return chat.media_store(data.min_pixels, data.max_pixels, Heads(), **video)
-
-
-def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
-    """The facts, with what the rows tell."""
-    train, val = data.train.report, data.val.report
-    shares = row_shares(config, data.train)
-    return replace(
-        facts,
-        train_rows=len(data.train) if shares is None else sum(share.draws for share in shares),
-        val_rows=len(data.val),
-        max_images=max(train.max_pictures, val.max_pictures),
-        max_prompt_tokens=max(train.percentiles["p100"], val.percentiles["p100"]),
-    )
-
-
-def row_shares(config: Config, train: PromptSet) -> list[Share] | None:
-    """How many draws of an epoch each source of training rows gets; None where every row is drawn once."""
-    weights = config.data.train_weights
-    if weights is None:
-        return None
-    return [Share.weighted(rows, weight) for (_, rows), weight in zip(train.sources, weights, strict=True)]
-
-
-def row_notes(config: Config, data: Data) -> list[str]:
-    """What became of the rows, and what of them the reward does not see."""
-    notes = [f"training rows: {data.train.report}", f"validation rows: {data.val.report}"]
-    if shares := row_shares(config, data.train):
-        names = labels([spec for spec, _ in data.train.sources])
-        parts = (
-            f"{share.draws} from {names[spec]} ({share.rows} rows)"
-            for share, (spec, _) in zip(shares, data.train.sources, strict=True)
-        )
-        notes.append(f"an epoch draws {', '.join(parts)} (data.train_weights)")
-    hidden = hidden_columns_note(data.train[0].columns)
-    return notes + ([hidden] if hidden else [])
-
-
-def _prompts(config: Config, name: str, chat: Chat, media: MediaStore | None, progress: Progress) -> PromptSet:
-    data = config.data
-    with progress.phase(f"reading {'training' if name == 'train' else 'validation'} rows") as tick:
-        return load_prompts(
-            data.train_files if name == "train" else data.val_files,
-            chat,
-            media,
-            Limits(data.max_prompt_length, data.filter_overlong_prompts),
-            columns=Columns(data.prompt_key, data.answer_key, data.image_key, data.video_key),
-            image_dir=None if data.image_dir is None else find_file(data.image_dir, "data.image_dir"),
-            workers=data.filter_overlong_prompts_workers,
-            progress=tick,
-        )
 
 
 @contextmanager
@@ -270,10 +175,7 @@ def _trainer(
 ) -> Trainer:
     config, plan, algorithm = inputs.config, inputs.plan, inputs.config.algorithm
     assert plan.total_steps is not None
-    skip_special = config.worker.reward.skip_special_tokens
-
-    def score_groups(groups: Sequence[Group], tick: Tick) -> None:
-        score(groups, worker, inputs.chat.decode, skip_special_tokens=skip_special, progress=tick)
+    score_groups = scorer(inputs, worker)
 
     def score_training_groups(groups: Sequence[Group], tick: Tick) -> None:
         score_groups(groups, tick)
@@ -283,7 +185,7 @@ def _trainer(
 
     sampling = train_sampling(config)
     balance = Balance()
-    rollout = _sampler(inputs, group, balance)
+    rollout = sampler(inputs, group, balance)
     learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
@@ -306,7 +208,7 @@ def _trainer(
         val_sampling=replace(sampling, **val_sampling(config)),
         actor=learners["actor"],
         critic=learners.get("critic"),
-        reference=_engine(inputs, group, "reference", balance) if plan.needs_reference else None,
+        reference=engine(inputs, group, "reference", balance) if plan.needs_reference else None,
         kl=kl_coefficient(
             algorithm.kl_type, algorithm.kl_coef, target=algorithm.kl_target, horizon=algorithm.kl_horizon
         ),
@@ -320,18 +222,26 @@ def _trainer(
     )
 
 
-def _sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEngine:
+def scorer(inputs: Inputs, worker: RewardWorker) -> Score:
+    """Decodes answers and asks the reward about them, as in validation."""
+    skip_special = inputs.config.worker.reward.skip_special_tokens
+
+    def score_groups(groups: Sequence[Group], tick: Tick) -> None:
+        score(groups, worker, inputs.chat.decode, skip_special_tokens=skip_special, progress=tick)
+
+    return score_groups
+
+
+def sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEngine:
     """One with weights of its own is watched."""
     config, plan = inputs.config, inputs.plan
-    sampler = SharedRollout(group, balance)
+    shared = SharedRollout(group, balance)
     if plan.rollout_engine == "torch":
-        return sampler
+        return shared
     keys = config.worker.rollout
     dtypes = (sampler_dtype(config, plan), plan.compute_dtype or plan.param_dtype)
     coarsest = max(dtypes, key=lambda dtype: TOLERANCE[dtype])
-    return ProbedRollout(
-        sampler, _engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq
-    )
+    return ProbedRollout(shared, engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq)
 
 
 def _loader(config: Config, train: PromptSet) -> Loader:
@@ -342,7 +252,8 @@ def _loader(config: Config, train: PromptSet) -> Loader:
     return Loader(train, batch_size, config.data.shuffle, config.data.seed, shares)
 
 
-def _engine(inputs: Inputs, group: WorkerGroup, name: str, balance: Balance) -> SharedTrain:
+def engine(inputs: Inputs, group: WorkerGroup, name: str, balance: Balance) -> SharedTrain:
+    """What is trained or scores under that name, on the ranks."""
     media_tokens = inputs.media.num_tokens if inputs.media is not None else no_media
     return SharedTrain(group, name, media_tokens, balance)
 
@@ -357,7 +268,7 @@ def _learners(inputs: Inputs, group: WorkerGroup, balance: Balance) -> dict[str,
     return {
         name: Learner(
             name,
-            _engine(inputs, group, name, balance),
+            engine(inputs, group, name, balance),
             optim_spec(keys[name].optim, keys[name].max_grad_norm, plan),
             keys[name].global_batch_size,
             keys[name].ppo_epochs,

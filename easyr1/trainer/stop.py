@@ -33,7 +33,8 @@ class Stopped(BaseException):
 class StopSignals:
     """Watches for the signals while it is entered; in another thread than the main one, Python cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "saving the last whole step, then leaving") -> None:
+        self.doing = doing
         self.asked: int | None = None  # the signal that came
         self._at_once = False
         self._before: dict[int, Any] = {}
@@ -70,7 +71,7 @@ class StopSignals:
             return
         self.asked = number
         name = signal.Signals(number).name
-        log.warning("%s: saving the last whole step, then leaving; another one leaves at once", name)
+        log.warning("%s: %s; another one leaves at once", name, self.doing)
         if self._at_once:
             self._at_once = False
             raise Stopped(number)

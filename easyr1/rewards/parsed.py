@@ -1,0 +1,42 @@
+"""The answer that a response gives, as text that can be voted on. Knows no reward and no ground truth."""
+
+import re
+
+from easyr1.rewards.grading import bare, between, last_boxed, plain_tags
+
+ANSWER_LINE = re.compile(r"\banswer[ *_]{0,4}[:：]\s{0,4}([^\n]+)", re.IGNORECASE)
+MAX_CHARS = 200  # a longer "answer" is no answer
+
+
+def parsed_answer(response: str) -> str | None:
+    r"""What stands in the last <answer></answer>, else in the last \boxed{}, else behind the last "Answer:".
+
+    None where the response has none of them, or something empty or very long in it.
+
+    >>> parsed_answer("<think>1</think> <answer> \\boxed{12} </answer>"), parsed_answer("Answer: **12**\n")
+    ('12', '12')
+    >>> parsed_answer("It is 12, I think.") is None
+    True
+    """
+    found = between(plain_tags(response), "<answer>", "</answer>")
+    if found is None:
+        found = last_boxed(response)
+    if found is None:
+        lines = ANSWER_LINE.findall(response)
+        found = lines[-1] if lines else ""
+    answer = bare(last_boxed(found) or found)
+    return answer if 0 < len(answer) <= MAX_CHARS else None
+
+
+def ballot(answer: str | None) -> str | None:
+    """The form in which equal answers are equal: numbers by value, other text without spaces and in small letters.
+
+    >>> ballot("1,000.0") == ballot("1000"), ballot("A B") == ballot("ab"), ballot(None)
+    (True, True, None)
+    """
+    if answer is None:
+        return None
+    try:
+        return repr(float(answer.replace(",", "")))
+    except ValueError:
+        return re.sub(r"\s+", "", answer).lower()

@@ -1,0 +1,165 @@
+"""`easyr1 eval`: the numbers of a run's own validation, every answer in a file, and what an interruption leaves."""
+
+import json
+import math
+
+import pytest
+import runs
+import tiny
+
+from easyr1.cli import eval as command
+from easyr1.cli.main import main
+from easyr1.config.plan import Facts
+from easyr1.config.resolve import val_sampling
+from easyr1.engines.rollout_torch import TorchRollout
+from easyr1.errors import ConfigError
+from easyr1.trainer.evaluate import ANSWERS_FILE, read_answers
+from easyr1.trainer.summary import Judgement, judgement, numbers, summarise
+
+SAYS = (
+    "import zlib\ndef compute_score(inputs):\n    return [{'overall': zlib.crc32(one['response'].encode()) % 5 / 4, "
+)
+SAYS += " 'accuracy': float(zlib.crc32(one['response'].encode()) % 3 == 0)} for one in inputs]\n"
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory):
+    """Settings of a run of two steps with a checkpoint, and with rows of two sources."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    more = tiny.write_rows(folder / "more.jsonl", tiny.text_rows(5))
+    both = f"[{folder / 'rows8.jsonl'},{more}]"
+    found = runs.arguments(folder, data__val_files=both, trainer__val_freq=2, trainer__val_before_train="false")
+    (folder / "reward.py").write_text(SAYS)
+    runs.run(found)
+    return found
+
+
+@pytest.fixture
+def evaluate(arguments, tmp_path, capsys):
+    """(exit status, output folder, what was shown) of an evaluation of the run's checkpoint with more arguments."""
+
+    def run(*more, output=tmp_path / "out"):
+        run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
+        checkpoint = f"trainer.load_checkpoint_path={run_folder}/global_step_2"
+        status = main(["eval", checkpoint, f"--output={output}", *more])
+        shown = capsys.readouterr()
+        return status, output, shown.out + shown.err
+
+    return run
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_a_checkpoint_gets_the_numbers_that_its_run_logged(arguments, evaluate):
+    run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
+    logged = runs.steps(runs.Path(run_folder))[2]
+    status, folder, shown = evaluate()
+    found = summary(folder)
+    assert status == 0 and "mean@1" in shown and "rows8" in shown
+    for name in ("overall", "accuracy"):
+        assert found["overall"]["scores"][name] == pytest.approx(logged[f"val/{name}_reward"], abs=1e-12)
+        for source in ("rows8", "more"):
+            value = found["sources"][source]["scores"][name]
+            assert value == pytest.approx(logged[f"val/{source}/{name}_reward"], abs=1e-12)
+    assert found["overall"]["tokens"] == pytest.approx(logged["val_response_length/mean"])
+    assert found["score"] == "accuracy" and found["overall"]["pass@1"]["value"] == found["overall"]["mean@1"]["value"]
+
+
+def test_every_answer_has_a_line_and_another_question_needs_no_model(evaluate, monkeypatch):
+    status, folder, _ = evaluate("worker.rollout.n=3", "worker.rollout.temperature=1")
+    rows = read_answers(folder)
+    assert status == 0 and len(rows) == 13 and all([line["answer"] for line in rows[at]] == [0, 1, 2] for at in rows)
+    assert {"scores", "parsed", "response", "prompt", "ground_truth", "source", "row"} <= set(rows[0][0])
+    assert summary(folder)["overall"]["answers"] == 39 and "pass@3" in summary(folder)["overall"]
+    monkeypatch.setattr(TorchRollout, "generate", None)  # would fail if it were called
+    status, folder, shown = evaluate("worker.rollout.n=3", "worker.rollout.temperature=1", "--score=overall")
+    assert status == 0 and "13 of 13 rows are answered already" in shown and summary(folder)["score"] == "overall"
+    status, _, shown = evaluate("worker.rollout.n=3", "worker.rollout.temperature=1", "--score=exact")
+    assert status == 2 and "overall, accuracy" in shown
+    status, _, shown = evaluate("worker.rollout.n=2", "worker.rollout.temperature=1")
+    assert status == 2 and "sampling.n was 3, is 2" in shown and "another folder" in shown
+
+
+def test_a_stopped_evaluation_keeps_whole_rows_and_goes_on_to_the_same_end(evaluate, tmp_path, monkeypatch):
+    more = ("worker.rollout.n=2", "data.val_batch_size=4")
+    _, straight, _ = evaluate(*more, output=tmp_path / "straight")
+    asked = []
+    generate = TorchRollout.generate
+
+    def stopping(self, prompts, *rest):
+        asked.append(len(prompts))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return generate(self, prompts, *rest)
+
+    monkeypatch.setattr(TorchRollout, "generate", stopping)
+    status, folder, _ = evaluate(*more)
+    assert status == 130 and asked == [4, 4, 4]
+    file = folder / ANSWERS_FILE
+    lines = file.read_text().splitlines()
+    assert len(lines) == 16
+    file.write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # killed in the middle of a line
+    status, _, shown = evaluate(*more)
+    assert status == 0 and "7 of 13 rows are answered already" in shown
+    assert sum(asked[3:]) == 6
+    assert read_answers(folder) == read_answers(straight)
+    assert summary(folder)["overall"] == summary(straight)["overall"]
+
+
+def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, capsys):
+    assert main(["eval", *arguments, f"--output={tmp_path / 'none'}", "--dry-run", "worker.rollout.n=4"]) == 0
+    shown = capsys.readouterr().err
+    assert "4 (temperature 0.6, top_p 0.95" in shown and not (tmp_path / "none").exists()
+    for wrong, told in (
+        (["trainer.load_checkpoint_path=best"], "best of which run"),
+        (["data.val_file=x"], "data.val_files"),
+        (["trainer.load_checkpoint_path=nowhere"], "there is no folder"),
+        (["--outptu=x", *arguments], "--outptu"),
+        ([*arguments, "worker.rollout.val_override_config.k=1"], "allowed"),
+    ):
+        assert main(["eval", *wrong]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_training_settings_do_not_stand_in_the_way(arguments):
+    from easyr1.config.evaluation import plan_evaluation
+
+    odd = ["algorithm.adv_estimator=gae", "data.rollout_batch_size=7", "worker.actor.global_batch_size=7"]
+    odd += ["trainer.logger=['wandb']", "data.train_files=nowhere/near.jsonl", "algorithm.online_filtering=true"]
+    config = command.read_settings([*arguments, *odd, "worker.rollout.temperature=0"])
+    plan = plan_evaluation(config, Facts(device="cpu", num_devices=0, loggers=("console",)))
+    assert not plan.needs_reference and plan.world_size == 1
+    assert val_sampling(config)["temperature"] == 0
+    with pytest.raises(ConfigError, match="asks for 1 GPU"):
+        plan_evaluation(command.read_settings([*arguments, "trainer.device=cuda"]), Facts("cpu", 0))
+
+
+def line(answer, accuracy, parsed, source="a", **scores):
+    return {
+        "answer": answer,
+        "source": source,
+        "parsed": parsed,
+        "scores": {"accuracy": accuracy, **scores},
+        "finish_reason": "stop",
+        "tokens": 4,
+    }
+
+
+def test_the_summary_by_hand():
+    easy = [line(0, 1.0, "7"), line(1, 1.0, "7.0"), line(2, 0.0, "8"), line(3, 0.0, None)]
+    hard = [line(0, 0.0, "1", "b"), line(1, 0.0, "2", "b"), line(2, 1.0, "3", "b"), line(3, 0.0, "2", "b")]
+    rows = {0: easy, 1: hard}
+    found = summarise(rows, judgement(rows, None, 1.0))
+    whole = found["overall"]
+    assert whole["mean@4"]["value"] == pytest.approx((0.5 + 0.25) / 2)
+    assert whole["pass@2"]["value"] == pytest.approx((1 - 1 / 6 + 1 / 2) / 2)
+    assert whole["pass@4"]["value"] == 1.0 and whole["maj@4"]["value"] == 0.5
+    assert whole["unparsed"] == 1 / 8 and found["sources"]["a"]["maj@4"]["value"] == 1.0
+    assert whole["mean@4"]["low"] <= whole["mean@4"]["value"] <= whole["mean@4"]["high"]
+
+
+def test_where_nothing_can_be_read_there_is_no_vote():
+    found = numbers([[line(0, 1.0, None), line(1, 0.0, None)]], Judgement("accuracy"), 0)
+    assert "maj@1" not in found and found["unparsed"] == 1.0 and not math.isnan(found["mean@2"]["value"])

@@ -20,7 +20,7 @@ MAX_VALIDATIONS = 12  # of each, the first and the last among them
 MAX_TRAINING_STEPS = 30  # the first and the last among them
 MAX_GROUPS = 4  # of a training step
 MAX_ANSWERS = 64  # of a group
-MAX_TEXT, MAX_PICTURE_TEXT = 1_500_000, 2_500_000  # characters on the whole page; pictures in base64
+MAX_TEXT, MAX_PICTURE_TEXT = 1_500_000, 2_500_000  # bytes on the whole page; pictures in base64
 MAX_PROMPT, MAX_RESPONSE, MAX_SHORT = 1200, 2400, 400  # characters of a text
 MAX_PICTURES = 4  # of a question
 RIGHT = 0.5  # of the accuracy, where there is none of `overall`
@@ -91,6 +91,12 @@ def is_right(scores: Mapping[str, Any]) -> bool | None:
     """Whether an answer counts as right: its accuracy, or `overall` where there is none, is 0.5 or more."""
     value = scores.get("accuracy", scores.get("overall"))
     return value >= RIGHT if isinstance(value, (int, float)) else None
+
+
+def num_bytes(value: Any) -> int:
+    """Its size in the page, where "<" takes six bytes."""
+    text = json.dumps(value, ensure_ascii=False)
+    return len(text.encode(errors="surrogatepass")) + 5 * text.count("<")
 
 
 def is_png(data: object) -> bool:
@@ -200,7 +206,7 @@ def _take_pictures(found: Answers, owner: dict[str, Any], row: Mapping[str, Any]
 
 def _take_text(found: Answers, *parts: Mapping[str, Any]) -> bool:
     """Whether these texts still fit on the page; if so, their space is taken."""
-    size = sum(len(str(value)) for part in parts for value in part.values())
+    size = sum(num_bytes(part) for part in parts)
     if size > found.text_left:
         found.num_dropped += 1
         return False

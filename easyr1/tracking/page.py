@@ -41,19 +41,27 @@ def render(name: str, facts: Mapping[str, Any], history: History, drawn: Mapping
         ("All numbers", _numbers(history)),
         ("Events", _events(history.events)),
     ]
-    body = "".join(
-        f"<section>{f'<h2>{title}</h2>' if title else ''}{content}</section>" for title, content in sections if content
-    )
+    body = "".join(section(title, content) for title, content in sections if content)
     phases = f'<p class="phases">{escape(facts["learning"]["words"])}</p>' if drawn["panels"] else ""
     shown = {**drawn, "questions": answers.questions, "groups": answers.groups, "pictures": answers.pictures}
+    top = f'<h1>{escape(name)}</h1><p class="outcome">{escape(facts["sentence"])}</p>{phases}'
+    return document(name, top + body, shown)
+
+
+def document(title: str, body: str, shown: Mapping[str, Any]) -> str:
+    """A whole page of `body`, which is HTML already, and of what the script shows in it."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{_policy()}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)}</title><style>{_web('uPlot.css')}\n{_web('report.css')}</style></head><body><main>"
-        f'<h1>{escape(name)}</h1><p class="outcome">{escape(facts["sentence"])}</p>{phases}'
-        f'{body}</main><script type="application/json" id="data">{as_json(shown)}</script>'
+        f"<title>{escape(title)}</title><style>{_web('uPlot.css')}\n{_web('report.css')}</style></head><body>"
+        f'<main>{body}</main><script type="application/json" id="data">{as_json(shown)}</script>'
         f"{''.join(f'<script>{script}</script>' for script in _scripts())}</body></html>\n"
     )
+
+
+def section(title: str, content: str) -> str:
+    """A part of the page under its heading, if it has one; `content` is HTML already."""
+    return f"<section>{f'<h2>{title}</h2>' if title else ''}{content}</section>"
 
 
 def as_json(value: Any) -> str:
@@ -106,7 +114,7 @@ def _tiles(facts: Mapping[str, Any]) -> str:
 def _warnings(warnings: Sequence[str]) -> str:
     if not warnings:
         return ""
-    return f'<ul class="warnings">{"".join(f"<li>{escape(_cut(text))}</li>" for text in warnings)}</ul>'
+    return f'<ul class="warnings">{"".join(f"<li>{escape(cut(text))}</li>" for text in warnings)}</ul>'
 
 
 def _times(phases: Mapping[str, Mapping[str, float]]) -> str:
@@ -121,7 +129,7 @@ def _times(phases: Mapping[str, Mapping[str, float]]) -> str:
         (f'<i class="{colours[name]}"></i>{escape(name)}', f"{part['seconds']:,.1f} s", f"{100 * part['share']:.1f} %")
         for name, part in phases.items()
     ]
-    table = _table(("phase", "time", "share"), rows, "times", numbers_from=1)
+    table = html_table(("phase", "time", "share"), rows, "times", numbers_from=1)
     return f'<div class="bar">{bar}</div>{table}'
 
 
@@ -129,10 +137,10 @@ def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
     if not settings:
         return ""
     rows = [
-        (escape(key), escape(_cut(setting["value"])), escape(_cut(setting["default"])))
+        (escape(key), escape(cut(setting["value"])), escape(cut(setting["default"])))
         for key, setting in settings.items()
     ]
-    return _table(("key", "this run", "default"), rows, "keys")
+    return html_table(("key", "this run", "default"), rows, "keys")
 
 
 def _numbers(history: History) -> str:
@@ -142,7 +150,7 @@ def _numbers(history: History) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("metric", "first", "last", "lowest", "highest"), rows[:MAX_NUMBERS], "keys", numbers_from=1)
+    table = html_table(("metric", "first", "last", "lowest", "highest"), rows[:MAX_NUMBERS], "keys", numbers_from=1)
     count = f"{len(rows)} metrics" if len(rows) <= MAX_NUMBERS else f"the first {MAX_NUMBERS} of {len(rows)} metrics"
     return f"<details><summary>{count}</summary>{table}</details>"
 
@@ -153,12 +161,12 @@ def _events(events: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for event in events[-MAX_EVENTS:]:
         rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("time", "kind"))
-        rows.append((escape(str(event.get("time", ""))), escape(str(event.get("kind", ""))), escape(_cut(rest))))
-    table = _table(("time", "event", "details"), rows, "keys")
+        rows.append((escape(str(event.get("time", ""))), escape(str(event.get("kind", ""))), escape(cut(rest))))
+    table = html_table(("time", "event", "details"), rows, "keys")
     return f"<details><summary>the last {len(rows)} of {len(events)}</summary>{table}</details>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbers_from: int = 99) -> str:
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbers_from: int = 99) -> str:
     """A table of cells that are HTML already; columns from `numbers_from` on hold numbers."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -175,6 +183,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbe
     )
 
 
-def _cut(value: Any) -> str:
+def cut(value: Any) -> str:
+    """The value as text, its end left out where it is long."""
     text = str(value)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} ..."

@@ -4,7 +4,7 @@ Knows metric names; not how a picture is drawn.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -46,6 +46,10 @@ class Panel:
                 found.setdefault(label(name), name)
         return dict(list(found.items())[:MAX_CURVES])
 
+    def metrics(self, runs: Iterable[Mapping[str, Series]]) -> list[str]:
+        """The metrics of this panel that any of the runs has."""
+        return list(dict.fromkeys(name for series in runs for name in self.curves(series).values()))
+
 
 PANELS = (
     Panel("Validation", ("val/accuracy_reward", "val/format_reward", "val/reward_score", "val/*_reward")),
@@ -78,15 +82,15 @@ def drawn_panels(series: Mapping[str, Series]) -> list[dict[str, Any]]:
 
     y holds null where a curve has no point.
     """
-    found = []
-    for panel in PANELS:
-        curves = {label: series[name] for label, name in panel.curves(series).items()}
-        if curves:
-            steps = sorted({step for points in curves.values() for step, _ in points})
-            found.append(
-                {"title": panel.title, "x": steps, "curves": [_curve(*item, steps) for item in curves.items()]}
-            )
-    return found
+    drawn = ((panel.title, panel.curves(series)) for panel in PANELS)
+    return [
+        _drawn(title, {label: series[name] for label, name in curves.items()}) for title, curves in drawn if curves
+    ]
+
+
+def overlaid(title: str, metric: str, runs: Mapping[str, Mapping[str, Series]]) -> dict[str, Any]:
+    """A panel with the curves that the runs have of one metric, under the names of the runs."""
+    return _drawn(title, {name: series[metric] for name, series in runs.items() if metric in series})
 
 
 def thin(points: Series, most: int = MAX_POINTS) -> Series:
@@ -97,6 +101,11 @@ def thin(points: Series, most: int = MAX_POINTS) -> Series:
     chunks = [points[start : start + size] for start in range(0, len(points) - 1, size)]
     means = [(chunk[len(chunk) // 2][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks]
     return [point for point in means if point[0] < points[-1][0]] + [points[-1]]
+
+
+def _drawn(title: str, curves: Mapping[str, Series]) -> dict[str, Any]:
+    steps = sorted({step for points in curves.values() for step, _ in points})
+    return {"title": title, "x": steps, "curves": [_curve(*item, steps) for item in curves.items()]}
 
 
 def _curve(label: str, points: Series, steps: list[int]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from PIL import Image
 
 from easyr1.config.load import dump
 from easyr1.config.schema import Config, set_leaves
+from easyr1.tracking.answers import PNG_START
 from easyr1.tracking.page import WEB
+from easyr1.tracking.panels import PANELS
 from easyr1.tracking.report import sentence, write_report
 
 VOID = {"meta", "img"}
@@ -241,6 +243,28 @@ def test_a_second_report_replaces_the_first_and_leaves_no_other_file(run):
     write_report(run)
     write_report(run)
     assert {path.name for path in run.iterdir()} - before == {"report.html", "report.json"}
+
+
+def test_the_page_stays_below_five_megabytes_whatever_is_logged(tmp_path):
+    names = [
+        panel_name.replace("*", f"m{index}") for panel in PANELS for panel_name in panel.names for index in range(9)
+    ]
+    put(tmp_path, "metrics.jsonl", *({"step": step} | dict.fromkeys(names, step / 7) for step in range(1200)))
+    noise = base64.b64encode(PNG_START + bytes(600_000)).decode()
+    train = [
+        {"step": step, "split": "train", "group": f"{group}", "prompt": "<" * 5000, "response": f"{answer}<é" * 2000}
+        for step in range(40)
+        for group in range(4)
+        for answer in range(8)
+    ]
+    val = [
+        {"step": 0, "split": "val", "row": row, "prompt": "<" * 5000, "images": [noise[: -4 * row - 4]]}
+        for row in range(9)
+    ]
+    put(tmp_path, "generations.jsonl", *val, *train)
+    page = write_report(tmp_path)
+    assert 3_000_000 < page.stat().st_size < 5_000_000
+    assert "for which the page has no room" in page.read_text()
 
 
 def test_the_sentence_for_runs_without_validation_or_steps():

@@ -53,6 +53,10 @@ class TrainerConfig:
     val_generations_to_log: CountOrZero = 3
     """Validation answers written out each time, always for the same rows."""
 
+    train_groups_to_log: CountOrZero = 2
+    """Training prompts of a step whose answers are all written out, for the report's sample browser; of about 50 steps
+    of a run, however long it is. Our own key."""
+
     save_freq: CountOrOff = 5
     """Steps between checkpoints; -1 = only after the last step."""
 

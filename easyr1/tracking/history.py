@@ -1,4 +1,4 @@
-"""A run folder read back: its numbers over the steps, its answers, events and configuration.
+"""A run folder read back: its numbers over the steps, its events and configuration.
 
 Takes what is there: files may be missing, and the last line of each may be half-written.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from easyr1.tracking.clock import BESIDE_THE_STEP
 from easyr1.tracking.jsonl import NOT_FINITE, read_rows
-from easyr1.tracking.loggers import CONFIG_FILE, EVENTS_FILE, GENERATIONS_FILE, METRICS_FILE
+from easyr1.tracking.loggers import CONFIG_FILE, EVENTS_FILE, METRICS_FILE
 
 Series = list[tuple[int, float]]  # (step, value), steps rising
 
@@ -20,10 +20,9 @@ STEP_TIME = "timing_s/step"
 
 @dataclass(frozen=True)
 class History:
-    """All that a run left behind."""
+    """All that a run left behind, but for its answers."""
 
     series: dict[str, Series] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)  # the configuration, dotted
     given: list[str] = field(default_factory=list)  # the keys that the user set
@@ -46,7 +45,6 @@ def read_history(folder: Path) -> History:
     values, given = _read_config(folder / CONFIG_FILE)
     return History(
         series=_series(rows),
-        samples=read_rows(folder / GENERATIONS_FILE),
         events=read_rows(folder / EVENTS_FILE),
         values=values,
         given=given,

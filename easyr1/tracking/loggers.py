@@ -92,6 +92,11 @@ class Tracker:
         """
         self._tell_all("log_samples", rows, step)
 
+    def log_groups(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Log answers of training groups: into the run folder alone, for its report."""
+        if "file" in self._loggers:
+            self._tell("file", self._loggers["file"], "log_samples", rows, step)
+
     def event(self, kind: str, **fields: Any) -> None:
         """Log something that happened once. A `message` is for people and also goes to the console."""
         self._tell_all("event", kind, fields)

@@ -1,85 +1,102 @@
-"""The report as one HTML page: no script, nothing fetched. Knows how facts look, not how they came about."""
+"""The report as one HTML page that fetches nothing. Knows how facts look, not how they came about.
 
+Curves are drawn by uPlot, and the answers shown by a script of ours; both lie in the page, and its policy lets no
+other script run and nothing be fetched, whatever an answer or a file name holds.
+"""
+
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from easyr1.tracking.answers import answer_cards
-from easyr1.tracking.curves import NUM_COLOURS, Curve, draw
+from easyr1.tracking.answers import Answers
 from easyr1.tracking.history import History
-from easyr1.tracking.style import CSS
+from easyr1.tracking.panels import MAX_CURVES
 from easyr1.tracking.wording import number, score
 
-LABELS = {
-    "val/reward_score": "overall",
-    "val_response_length/mean": "validation mean",
-    "actor/entropy_loss": "entropy_loss (as EasyR1 counts it)",
-}
+WEB = Path(__file__).with_name("web")
 MAX_EVENTS = 50
+MAX_NUMBERS = 400  # metrics in the table of all numbers
 MAX_VALUE = 200  # characters of a setting or an event
+NO_SCRIPT = "<noscript><p>Curves and answers are shown by a script, and scripts are switched off here.</p></noscript>"
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A picture with a title; `names` are patterns of metric names, drawn in this order."""
+def render(name: str, facts: Mapping[str, Any], history: History, drawn: Mapping[str, Any], answers: Answers) -> str:
+    """The whole page.
 
-    title: str
-    names: tuple[str, ...]
-
-    def curves(self, history: History) -> list[Curve]:
-        """The curves there are; where two metrics bear one label, the first counts."""
-        found: dict[str, Curve] = {}
-        for pattern in self.names:
-            for name in sorted(name for name in history.series if fnmatchcase(name, pattern)):
-                found.setdefault(label(name), Curve(label(name), history.series[name], name.startswith("val_")))
-        return list(found.values())[:NUM_COLOURS]
-
-
-PANELS = (
-    Panel("Validation", ("val/accuracy_reward", "val/format_reward", "val/reward_score", "val/*_reward")),
-    Panel("Training reward and its parts", ("reward/accuracy", "reward/format", "reward/overall", "reward/*")),
-    Panel("Answer length, tokens", ("response_length/mean", "response_length/max", "val_response_length/mean")),
-    Panel("KL to the reference", ("actor/kl_loss", "actor/kl_penalty")),
-    Panel("KL to the policy that sampled", ("actor/ppo_kl",)),
-    Panel("Share of tokens clipped", ("actor/pg_clipfrac_higher", "actor/pg_clipfrac_lower")),
-    Panel("Entropy", ("actor/entropy", "actor/*entropy*")),
-    Panel("Gradient norm", ("actor/grad_norm", "critic/grad_norm")),
-    Panel("Speed, tokens a second per rank", ("perf/throughput",)),
-)
-
-
-def label(name: str) -> str:
-    """The short name of a metric in a legend: "val/accuracy_reward" -> "accuracy", of a source "math12k accuracy"."""
-    if name in LABELS:
-        return LABELS[name]
-    first, *between, last = name.split("/")
-    return " ".join([*between, last.removesuffix("_reward")]) if first == "val" else last
-
-
-def render(name: str, facts: Mapping[str, Any], history: History) -> str:
-    """The whole page. `facts` is what report.json holds; all text in it is escaped here."""
+    `facts` is what report.json holds, `drawn` the panels and marks that the script draws. All text is escaped here or
+    goes into the page as JSON.
+    """
     sections = [
         ("", _tiles(facts)),
         ("Warnings", _warnings(facts["warnings"])),
-        ("Curves", _panels(history)),
+        ("Curves", f'{NO_SCRIPT}<div class="panels" id="curves"></div>' if drawn["panels"] else ""),
+        ("Answers", _answers(answers)),
         ("Time by phase", _times(facts["time_by_phase"])),
-        ("Answers to the same questions, first and last", answer_cards(history.samples)),
         ("Settings that differ from the default", _settings(facts["settings"])),
         ("All numbers", _numbers(history)),
         ("Events", _events(history.events)),
     ]
-    body = "".join(
-        f"<section>{f'<h2>{title}</h2>' if title else ''}{content}</section>" for title, content in sections if content
-    )
+    body = "".join(section(title, content) for title, content in sections if content)
+    phases = f'<p class="phases">{escape(facts["learning"]["words"])}</p>' if drawn["panels"] else ""
+    shown = {**drawn, "questions": answers.questions, "groups": answers.groups, "pictures": answers.pictures}
+    top = f'<h1>{escape(name)}</h1><p class="outcome">{escape(facts["sentence"])}</p>{phases}'
+    return document(name, top + body, shown)
+
+
+def document(title: str, body: str, shown: Mapping[str, Any]) -> str:
+    """A whole page of `body`, which is HTML already, and of what the script shows in it."""
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{_policy()}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)}</title><style>{CSS}</style></head><body><main>"
-        f'<h1>{escape(name)}</h1><p class="outcome">{escape(facts["sentence"])}</p>'
-        f"{body}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{_web('uPlot.css')}\n{_web('report.css')}</style></head><body>"
+        f'<main>{body}</main><script type="application/json" id="data">{as_json(shown)}</script>'
+        f"{''.join(f'<script>{script}</script>' for script in _scripts())}</body></html>\n"
     )
+
+
+def section(title: str, content: str) -> str:
+    """A part of the page under its heading, if it has one; `content` is HTML already."""
+    return f"<section>{f'<h2>{title}</h2>' if title else ''}{content}</section>"
+
+
+def as_json(value: Any) -> str:
+    """JSON that can stand inside a <script>: no text in it can end the element or open a comment.
+
+    >>> as_json({"a": "</script>"})
+    '{"a":"\\\\u003c/script>"}'
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def _web(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")
+
+
+def _scripts() -> list[str]:
+    """The library under its licence, and the page's own script."""
+    return [f"/*\n{_web('uPlot.LICENSE')}*/\n{_web('uPlot.js')}", _web("report.js")]
+
+
+def _policy() -> str:
+    """Only these very scripts run, only pictures inside the page are shown, and nothing is fetched."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in _scripts()
+    )
+    rules = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
+
+
+def _answers(answers: Answers) -> str:
+    if not answers.questions and not answers.groups:
+        return ""
+    left = f"Shown are {'; '.join(answers.left_out)}; generations.jsonl holds all. " if answers.left_out else ""
+    return f'<p class="quiet">{left}An answer counts as right from an accuracy of 0.5 on.</p><div id="answers"></div>'
 
 
 def _tiles(facts: Mapping[str, Any]) -> str:
@@ -97,30 +114,13 @@ def _tiles(facts: Mapping[str, Any]) -> str:
 def _warnings(warnings: Sequence[str]) -> str:
     if not warnings:
         return ""
-    return f"<ul>{''.join(f'<li>{escape(_cut(text))}</li>' for text in warnings)}</ul>"
-
-
-def _panels(history: History) -> str:
-    panels = [(panel.title, panel.curves(history)) for panel in PANELS]
-    drawn = [
-        f'<div class="panel"><h3>{title}</h3><div class="legend">{_legend(curves)}</div>{draw(curves)}</div>'
-        for title, curves in panels
-        if curves
-    ]
-    return f'<div class="panels">{"".join(drawn)}</div>' if drawn else ""
-
-
-def _legend(curves: Sequence[Curve]) -> str:
-    return "".join(
-        f'<span><i class="s{index}"></i>{escape(curve.label)} <b>{number(curve.points[-1][1])}</b></span>'
-        for index, curve in enumerate(curves)
-    )
+    return f'<ul class="warnings">{"".join(f"<li>{escape(cut(text))}</li>" for text in warnings)}</ul>'
 
 
 def _times(phases: Mapping[str, Mapping[str, float]]) -> str:
     if not phases:
         return ""
-    colours = {name: f"s{min(index, NUM_COLOURS - 1)}" for index, name in enumerate(phases)}
+    colours = {name: f"c{min(index, MAX_CURVES - 1)}" for index, name in enumerate(phases)}
     bar = "".join(
         f'<i class="{colours[name]}" style="flex:{max(part["share"], 1e-4):.4f}" title="{escape(name)}"></i>'
         for name, part in phases.items()
@@ -129,7 +129,7 @@ def _times(phases: Mapping[str, Mapping[str, float]]) -> str:
         (f'<i class="{colours[name]}"></i>{escape(name)}', f"{part['seconds']:,.1f} s", f"{100 * part['share']:.1f} %")
         for name, part in phases.items()
     ]
-    table = _table(("phase", "time", "share"), rows, "times", numbers_from=1)
+    table = html_table(("phase", "time", "share"), rows, "times", numbers_from=1)
     return f'<div class="bar">{bar}</div>{table}'
 
 
@@ -137,10 +137,10 @@ def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
     if not settings:
         return ""
     rows = [
-        (escape(key), escape(_cut(setting["value"])), escape(_cut(setting["default"])))
+        (escape(key), escape(cut(setting["value"])), escape(cut(setting["default"])))
         for key, setting in settings.items()
     ]
-    return _table(("key", "this run", "default"), rows, "keys")
+    return html_table(("key", "this run", "default"), rows, "keys")
 
 
 def _numbers(history: History) -> str:
@@ -150,8 +150,9 @@ def _numbers(history: History) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("metric", "first", "last", "lowest", "highest"), rows, "keys", numbers_from=1)
-    return f"<details><summary>{len(rows)} metrics</summary>{table}</details>"
+    table = html_table(("metric", "first", "last", "lowest", "highest"), rows[:MAX_NUMBERS], "keys", numbers_from=1)
+    count = f"{len(rows)} metrics" if len(rows) <= MAX_NUMBERS else f"the first {MAX_NUMBERS} of {len(rows)} metrics"
+    return f"<details><summary>{count}</summary>{table}</details>"
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> str:
@@ -160,12 +161,12 @@ def _events(events: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for event in events[-MAX_EVENTS:]:
         rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("time", "kind"))
-        rows.append((escape(str(event.get("time", ""))), escape(str(event.get("kind", ""))), escape(_cut(rest))))
-    table = _table(("time", "event", "details"), rows, "keys")
+        rows.append((escape(str(event.get("time", ""))), escape(str(event.get("kind", ""))), escape(cut(rest))))
+    table = html_table(("time", "event", "details"), rows, "keys")
     return f"<details><summary>the last {len(rows)} of {len(events)}</summary>{table}</details>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbers_from: int = 99) -> str:
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbers_from: int = 99) -> str:
     """A table of cells that are HTML already; columns from `numbers_from` on hold numbers."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -182,6 +183,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], look: str, numbe
     )
 
 
-def _cut(value: Any) -> str:
+def cut(value: Any) -> str:
+    """The value as text, its end left out where it is long."""
     text = str(value)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} ..."

@@ -5,14 +5,19 @@ Works for a run that is going on, was killed or never logged a step. Knows EasyR
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from easyr1.config.schema import Config, walk
-from easyr1.tracking.answers import questions
+from easyr1.tracking.answers import read_answers
 from easyr1.tracking.history import History, flatten, phase_seconds, read_history
 from easyr1.tracking.jsonl import replace_text
+from easyr1.tracking.learning import learning
+from easyr1.tracking.loggers import GENERATIONS_FILE
 from easyr1.tracking.page import render
+from easyr1.tracking.panels import drawn_panels, thin
+from easyr1.tracking.rules import RULES, not_finite
 from easyr1.tracking.wording import duration, score
 
 HTML_FILE = "report.html"
@@ -37,13 +42,15 @@ def write_report(run_folder: Path) -> Path:
         raise FileNotFoundError(f"no run folder at {folder}; a run writes to trainer.save_checkpoint_path")
     history = read_history(folder)
     facts = summarise(history)
-    replace_text(folder / JSON_FILE, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
-    replace_text(folder / HTML_FILE, render(run_name(history, folder), facts, history))
+    answers = read_answers(folder / GENERATIONS_FILE)
+    drawn = {"panels": drawn_panels(facts["curves"]), "marks": learning(history.series).marks}
+    replace_text(folder / JSON_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
+    replace_text(folder / HTML_FILE, render(run_name(history, folder), facts, history, drawn, answers))
     return folder / HTML_FILE
 
 
 def summarise(history: History) -> dict[str, Any]:
-    """What report.json holds: outcome, curves, time by phase, changed settings, warnings."""
+    """What report.json holds: outcome, phases of learning, curves, time by phase, changed settings, warnings."""
     phases = phase_seconds(history.series)
     total_s = sum(phases.values())
     ends = {label: history.first_and_last(*names) for label, names in OUTCOMES.items()}
@@ -55,14 +62,14 @@ def summarise(history: History) -> dict[str, Any]:
         "seconds": total_s,
         "validation": {label: {"first": pair[0], "last": pair[1]} for label, pair in validation.items()},
         "training_reward": {"first": training[0], "last": training[1]} if training else None,
+        "learning": asdict(learning(history.series)),
         "time_by_phase": {
             name: {"seconds": seconds, "share": seconds / total_s if total_s else 0.0}
             for name, seconds in phases.items()
         },
         "settings": changed_settings(history.values),
         "warnings": warnings(history),
-        "questions": len(questions(history.samples)),
-        "curves": history.series,
+        "curves": {name: thin(points) for name, points in history.series.items()},
     }
 
 
@@ -106,13 +113,9 @@ def default_settings() -> dict[str, Any]:
 
 
 def warnings(history: History) -> list[str]:
-    """What the run itself warned of, and numbers that were no numbers."""
-    said = [str(event.get("message", event)) for event in history.events if event.get("kind") == "warning"]
-    broken: dict[str, list[int]] = {}
-    for step, name, _ in history.not_finite:
-        broken.setdefault(name, []).append(step)
-    for name, steps in broken.items():
-        said.append(f"{name} was not a finite number at step {steps[0]}{_and_others(len(steps) - 1)}")
+    """What the rules find, numbers that were no numbers, and what the run itself warned of."""
+    said = [found for rule in RULES if (found := rule(history.series))] + not_finite(history.not_finite)
+    said += [str(event.get("message", event)) for event in history.events if event.get("kind") == "warning"]
     unique = list(dict.fromkeys(said))
     rest = len(unique) - MAX_WARNINGS
     return unique[:MAX_WARNINGS] + ([f"{rest} more in events.jsonl"] if rest > 0 else [])
@@ -129,7 +132,3 @@ def _change(first: float, last: float) -> str:
     if before == after:
         return f"stayed at {after}"
     return f"{'rose' if last > first else 'fell'} from {before} to {after}"
-
-
-def _and_others(count: int) -> str:
-    return f" and {count} other step{'' if count == 1 else 's'}" if count else ""

@@ -4,6 +4,7 @@ Knows engines by their contracts alone; not how answers are sampled, models trai
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,8 +33,9 @@ from easyr1.trainer.credit import KlInReward, assign, without_truncated
 from easyr1.trainer.learner import Learner
 from easyr1.trainer.metrics import count_tokens, mismatch_metrics, score_means, training_metrics
 from easyr1.trainer.random_state import random_state, restore_random_state
+from easyr1.trainer.sample_rows import Picture, is_logged_step, training_rows, validation_rows
 from easyr1.trainer.stop import Stopped, StopSignals
-from easyr1.trainer.validate import Picture, generation_rows, validate, validation_metrics
+from easyr1.trainer.validate import validate, validation_metrics
 
 Measure = Callable[[Sequence[Group], Tick], list[list[np.ndarray]]]  # a number for every token of every sample
 
@@ -68,6 +70,7 @@ class Trainer:
     showed_pictures: bool = False
     validated: bool = False  # whether the last step, or a start at step 0, has its validation
     saved_step: int = 0  # the last step that a checkpoint holds; 0: none needs one
+    next_report: float = 0.0  # time.monotonic() from which on a validation renews the report
     whole: dict[str, Any] = field(default_factory=dict)  # what else a checkpoint of the last whole step holds
 
     def fit(self) -> dict[str, float]:
@@ -111,6 +114,9 @@ class Trainer:
         metrics = self.credit(groups, clock) | metrics
         metrics |= self.update(groups, clock)
         self.tracker.log(metrics | self.balance.take() | clock.metrics(*count_tokens(groups)), self.step)
+        if is_logged_step(self.step, self.total_steps):
+            count = self.config.trainer.train_groups_to_log
+            self.tracker.log_groups(training_rows(groups, count, self.step, self.picture), self.step)
         self.validated, self.whole = False, self.state()
         validation_is_due = self.is_due(self.config.trainer.val_freq) and self.stop.asked is None
         found = self.validate() if validation_is_due else {}
@@ -194,19 +200,20 @@ class Trainer:
         return mismatch_metrics(metrics)
 
     def validate(self) -> dict[str, float]:
-        """Answer the validation rows; log the scores and some answers, and renew the report."""
+        """Answer the validation rows; log the scores and some answers, and renew the report if it is due."""
         data, trainer = self.config.data, self.config.trainer
         clock = Clock()
         with clock.phase("validation"), self.stop.at_once():
             collector, sampling, size = self.val_collector, self.val_sampling, data.val_batch_size
             groups = validate(self.val_prompts, collector, sampling, size, Clock(), self.draws.usable)
         picture = None if self.showed_pictures else self.picture
-        self.tracker.log_samples(generation_rows(groups, trainer.val_generations_to_log, picture), self.step)
+        self.tracker.log_samples(validation_rows(groups, trainer.val_generations_to_log, picture), self.step)
         self.showed_pictures = True  # the rows are the same every time, so once is enough
         found = validation_metrics(groups, data.max_prompt_length, self.val_sampling.max_tokens)
         self.tracker.log(found | {"timing_s/validation": clock.seconds["validation"]}, self.step)
         self.validated = True
-        self.report()
+        if time.monotonic() >= self.next_report:
+            self.report()
         return found
 
     def state(self) -> dict[str, Any]:
@@ -252,11 +259,13 @@ class Trainer:
         return f"go on from there with trainer.load_checkpoint_path={folder}"
 
     def report(self) -> None:
-        """Renew the report; a run goes on without one."""
+        """Renew the report; a run goes on without one. Validations renew it no oftener than takes 1 % of the time."""
+        start = time.monotonic()
         try:
             write_report(self.checkpoints.folder)
         except OSError as error:
             self.tracker.event("warning", message=f"the report could not be written ({error})")
+        self.next_report = time.monotonic() + 100 * (time.monotonic() - start)
 
     def resume(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; `state` is what `Checkpoints.load` gave for it."""

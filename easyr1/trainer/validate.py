@@ -1,27 +1,17 @@
 """Validation: answer every row of the validation set and report the mean scores. Changes nothing."""
 
-import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 from easyr1.batch import Group, Prompt
 from easyr1.data.sources import labels
 from easyr1.engines.protocols import Sampling
 from easyr1.errors import DataError
 from easyr1.tracking.clock import Clock
-from easyr1.tracking.samples import pick_rows
 from easyr1.trainer.collect import Collector
 from easyr1.trainer.metrics import lengths, score_means
 
 VALIDATION_EPOCH = -1  # the draws of validation: the same random numbers every time, none of training's
-
-
-class Picture(Protocol):
-    """A PIL image."""
-
-    def save(self, fp: Any, format: str) -> None: ...
 
 
 def validate(
@@ -72,32 +62,3 @@ def _by_source(groups: Sequence[Group]) -> dict[str, float]:
         for source, own in sources.items()
         for name, value in score_means(own).items()
     }
-
-
-def generation_rows(
-    groups: Sequence[Group], count: int, picture: Callable[[str], Picture] | None
-) -> list[dict[str, Any]]:
-    """The first answers of `count` groups, the same rows at every validation, as records for people to read.
-
-    `picture` None leaves the pictures out.
-    """
-    chosen = [groups[index] for index in pick_rows([group.prompt.index for group in groups], count)]
-    return [
-        {
-            "row": group.prompt.row,
-            "source": group.prompt.source,
-            "prompt": group.prompt.text,
-            "response": group.samples[0].text,
-            "ground_truth": group.prompt.ground_truth,
-            "scores": group.samples[0].scores,
-            **({} if picture is None else {"images": [png(picture(handle)) for handle in group.prompt.media]}),
-        }
-        for group in chosen
-    ]
-
-
-def png(picture: Picture) -> str:
-    """A picture as the base64 text of a PNG file."""
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG")
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,6 +1,7 @@
 """The report: what it says of whole, partial and hostile run folders."""
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -11,6 +12,9 @@ from PIL import Image
 
 from easyr1.config.load import dump
 from easyr1.config.schema import Config, set_leaves
+from easyr1.tracking.answers import PNG_START
+from easyr1.tracking.page import WEB
+from easyr1.tracking.panels import PANELS
 from easyr1.tracking.report import sentence, write_report
 
 VOID = {"meta", "img"}
@@ -22,7 +26,7 @@ class Page(HTMLParser):
     def __init__(self, source):
         super().__init__()
         self.source = source
-        self.open_tags, self.tags, self.texts = [], [], []
+        self.open_tags, self.tags, self.texts, self.scripts = [], [], [], []
         self.feed(source)
         assert self.open_tags == []
 
@@ -38,12 +42,19 @@ class Page(HTMLParser):
         assert self.open_tags.pop() == tag
 
     def handle_data(self, data):
-        if self.open_tags[-1:] != ["style"]:
+        if self.open_tags[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self.open_tags[-1:] != ["style"]:
             self.texts.append(data)
 
     @property
     def text(self):
         return "\n".join(self.texts)
+
+    @property
+    def data(self):
+        """What the page's script shows."""
+        return json.loads(self.scripts[0])
 
     def having(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
@@ -98,9 +109,13 @@ def test_the_outcome_stands_in_a_sentence(run):
 def test_curves_are_drawn_and_in_the_json(run):
     page, facts = report(run)
     assert facts["curves"]["reward/overall"] == [[1, 0.5], [2, 0.7]]
-    drawn = [attrs["aria-label"] for attrs in page.having("svg")]
-    assert drawn == ["accuracy, format", "overall, tone"]
-    assert "accuracy, step 2: 0.86" in page.texts
+    validation, training, _ = page.data["panels"]
+    assert (validation["title"], validation["x"]) == ("Validation", [0, 2])
+    assert validation["curves"] == [
+        {"label": "accuracy", "y": [0.34, 0.86]},
+        {"label": "format", "y": [0.9, 0.9]},
+    ]
+    assert [curve["label"] for curve in training["curves"]] == ["overall", "tone"]
 
 
 def test_time_by_phase_adds_up(run):
@@ -124,14 +139,6 @@ def test_a_default_configuration_has_no_differences(tmp_path):
     assert report(tmp_path)[1]["settings"] == {}
 
 
-def test_answers_to_one_row_stand_together_in_order_of_steps(run):
-    page, facts = report(run)
-    assert facts["questions"] == 2
-    assert page.text.count("Question 1") == 1
-    steps = re.findall(r"Step \d", page.text)
-    assert steps == ["Step 0", "Step 2", "Step 1"] * 2  # first and last in view, the one between folded
-
-
 def test_warnings_of_the_run_and_numbers_that_were_none(run):
     with (run / "metrics.jsonl").open("a") as file:
         for step in (3, 4):
@@ -139,37 +146,65 @@ def test_warnings_of_the_run_and_numbers_that_were_none(run):
             file.write("\n")
     page, facts = report(run)
     assert facts["warnings"] == [
-        "tone is flat",
         "actor/grad_norm was not a finite number at step 3 and 1 other step",
+        "tone is flat",
     ]
     assert "tone is flat" in page.texts
 
 
+EVIL = "</pre></script><script>alert(1)</script><!-- <img src=x onerror=alert(1)>\"'&\u2028"
+
+
+def hostile(folder):
+    """A run in which every text that a user or a model may choose is markup."""
+    row = {"step": 1, f"reward/{EVIL}": 1.0, f"timing_s/{EVIL}": 1.0, "timing_s/step": 2.0}
+    put(folder, "metrics.jsonl", {"step": 0, f"val/{EVIL}_reward": 1.0, "val/reward_score": 0.5}, row)
+    shared = {"row": EVIL, "source": EVIL, "prompt": EVIL, "response": EVIL, "ground_truth": EVIL, "parsed": EVIL}
+    scores = {EVIL: 1, "b": EVIL}
+    train = {"step": 1, "split": "train", **shared, "group": EVIL, "scores": scores, "advantage": 1.5}
+    put(folder, "generations.jsonl", {"step": 0, **shared, "scores": scores, "images": [EVIL, png()]}, train)
+    put(folder, "events.jsonl", {"kind": EVIL, "time": EVIL, EVIL: EVIL}, {"kind": "warning", "message": EVIL})
+    (folder / "config.json").write_text(json.dumps({"config": {EVIL: EVIL, "trainer": {"experiment_name": EVIL}}}))
+
+
 def test_nothing_that_a_model_or_user_writes_becomes_markup(tmp_path):
-    evil = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
-    put(tmp_path, "metrics.jsonl", {"step": 1, f"reward/{evil}": 1.0, f"timing_s/{evil}": 1.0, "timing_s/step": 2.0})
-    sample = {"prompt": evil, "response": evil, "ground_truth": evil, "scores": {evil: 1, "b": evil}, "images": [evil]}
-    put(tmp_path, "generations.jsonl", {"step": 1, **sample})
-    put(tmp_path, "events.jsonl", {"kind": evil, "time": evil, evil: evil}, {"kind": "warning", "message": evil})
-    (tmp_path / "config.json").write_text(json.dumps({"config": {evil: evil, "trainer": {"experiment_name": evil}}}))
+    hostile(tmp_path)
     page, _ = report(tmp_path)
-    assert page.having("script") == page.having("img") == []
+    assert [attrs.get("type") for attrs in page.having("script")] == ["application/json", None, None]
+    assert page.having("img") == []
     names = {name for _, attrs in page.tags for name in attrs}
     assert all(re.fullmatch(r"[a-z][a-z0-9-]*", name) and not name.startswith("on") for name in names)
-    assert page.text.count("alert(1)") >= 10
+    assert page.text.count("alert(1)") >= 6
+    assert "<" not in page.scripts[0]
+    (question,) = page.data["questions"]
+    assert question["prompt"] == question["answers"][0]["text"] == question["answers"][0]["parsed"] == EVIL
+    assert page.data["panels"][1]["curves"][0]["label"] == EVIL.rsplit("/")[-1]
 
 
-def test_the_page_fetches_nothing_and_holds_its_pictures(tmp_path):
-    put(tmp_path, "generations.jsonl", {"step": 1, "prompt": "p", "response": "r", "images": [png(), png(200, 100)]})
-    page, _ = report(tmp_path)
-    small, large = page.having("img")
-    assert small["src"].startswith("data:image/png;base64,")
-    assert (small.get("class"), large.get("class")) == ("small", None)
-    assert large["alt"] == "200 x 100 pixels"
-    assert page.having("link") == page.having("script") == []
-    assert "http" not in page.source.replace(png(), "")
-    assert "@import" not in page.source
+def test_the_page_fetches_nothing_and_runs_no_script_but_its_own(run):
+    put(run, "generations.jsonl", {"step": 1, "prompt": "p", "response": "r", "images": [png(), png(200, 100), "no"]})
+    page, _ = report(run)
+    assert page.data["pictures"] == [png(), png(200, 100)]
+    assert page.data["questions"][0]["pictures"] == [0, 1, -2]
+    assert page.having("link") == []
+    assert all("src" not in attrs and "href" not in attrs for _, attrs in page.tags)
+    assert "@import" not in page.source and "url(" not in page.source.split("<script")[0]
+    policy = page.having("meta")[1]["content"]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for script in page.scripts[1:]:
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
     assert "prefers-color-scheme: dark" in page.source
+
+
+def test_the_plotting_library_is_the_released_one_under_its_licence(run):
+    digests = {
+        "uPlot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    }
+    assert {name: hashlib.sha256((WEB / name).read_bytes()).hexdigest() for name in digests} == digests
+    page, _ = report(run)
+    assert "(v1.6.32)" in page.scripts[1] and "Permission is hereby granted, free of charge" in page.scripts[1]
 
 
 def test_an_empty_folder_makes_a_page(tmp_path):
@@ -186,7 +221,7 @@ def test_a_run_killed_in_the_middle_of_a_row_makes_a_page(run):
     page, facts = report(run)
     assert facts["steps"] == 2
     assert facts["settings"] == {}
-    assert page.having("svg")
+    assert page.data["panels"]
 
 
 def test_rows_of_odd_shape_are_no_reason_to_fail(tmp_path):
@@ -195,7 +230,7 @@ def test_rows_of_odd_shape_are_no_reason_to_fail(tmp_path):
     (tmp_path / "config.json").write_text("[]")
     page, facts = report(tmp_path)
     assert facts["curves"] == {}
-    assert "score 0.5" in page.texts
+    assert [answer["scores"] for answer in page.data["questions"][-1]["answers"]] == [[["score", 0.5]]]
 
 
 def test_a_later_row_of_a_step_replaces_the_earlier_one(tmp_path):
@@ -210,15 +245,26 @@ def test_a_second_report_replaces_the_first_and_leaves_no_other_file(run):
     assert {path.name for path in run.iterdir()} - before == {"report.html", "report.json"}
 
 
-def test_long_answers_are_cut_in_the_middle_and_image_tokens_counted(tmp_path):
-    prompt = "<|vision_start|>" + "<|image_pad|>" * 1024 + "<|vision_end|>Which digit?"
-    put(tmp_path, "generations.jsonl", {"step": 0, "prompt": prompt, "response": "start " + "so " * 9000 + "end"})
-    page, _ = report(tmp_path)
-    assert "<|vision_start|><|image_pad|>×1024<|vision_end|>Which digit?" in page.texts
-    (answer,) = [text for text in page.texts if text.startswith("start so")]
-    assert answer.endswith("so end")
-    assert "characters left out" in answer
-    assert len(answer) < 2600
+def test_the_page_stays_below_five_megabytes_whatever_is_logged(tmp_path):
+    names = [
+        panel_name.replace("*", f"m{index}") for panel in PANELS for panel_name in panel.names for index in range(9)
+    ]
+    put(tmp_path, "metrics.jsonl", *({"step": step} | dict.fromkeys(names, step / 7) for step in range(1200)))
+    noise = base64.b64encode(PNG_START + bytes(600_000)).decode()
+    train = [
+        {"step": step, "split": "train", "group": f"{group}", "prompt": "<" * 5000, "response": f"{answer}<é" * 2000}
+        for step in range(40)
+        for group in range(4)
+        for answer in range(8)
+    ]
+    val = [
+        {"step": 0, "split": "val", "row": row, "prompt": "<" * 5000, "images": [noise[: -4 * row - 4]]}
+        for row in range(9)
+    ]
+    put(tmp_path, "generations.jsonl", *val, *train)
+    page = write_report(tmp_path)
+    assert 3_000_000 < page.stat().st_size < 5_000_000
+    assert "for which the page has no room" in page.read_text()
 
 
 def test_the_sentence_for_runs_without_validation_or_steps():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -21,6 +22,11 @@ VALIDATION_NAMES = """
 val/reward_score val/overall_reward val/length_reward val_response_length/mean val_prompt_length/mean
 timing_s/validation
 """
+
+
+def answers(folder, split):
+    """The logged answers of validations ("val") or of training groups ("train")."""
+    return [row for row in runs.rows(folder / "run", "generations.jsonl") if row["split"] == split]
 
 
 @pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl"))
@@ -101,9 +107,8 @@ def test_validation_logs_the_same_rows_every_time_and_repeats_its_draws(tmp_path
     arguments = runs.arguments(tmp_path, worker__actor__optim__lr=0.0, trainer__val_freq=1, data__val_batch_size=3)
     runs.run(arguments)
     runs.run([*arguments, "trainer.max_steps=3"])
-    rows = runs.rows(tmp_path / "run", "generations.jsonl")
     by_step = {}
-    for row in rows:
+    for row in answers(tmp_path, "val"):
         by_step.setdefault(row["step"], []).append((row["row"], row["response"]))
     assert {len(found) for step, found in by_step.items() if step != 2} == {3}
     assert len({tuple(found[:3]) for found in by_step.values()}) == 1  # lr 0: same rows, same answers
@@ -226,8 +231,42 @@ def test_the_price_of_long_answers_is_paid_in_training_alone(tmp_path):
 
 def test_pictures_are_logged_once(tmp_path):
     runs.run(runs.arguments(tmp_path, "qwen2_5_vl", trainer__val_freq=1))
-    rows = runs.rows(tmp_path / "run", "generations.jsonl")
-    assert [("images" in row) for row in rows] == [True] * 3 + [False] * 6
+    assert [("images" in row) for row in answers(tmp_path, "val")] == [True] * 3 + [False] * 6
+
+
+def test_training_groups_are_logged_whole_with_what_was_learnt_from_each_answer(tmp_path):
+    runs.run(runs.arguments(tmp_path, "qwen2_5_vl", worker__rollout__n=3, trainer__train_groups_to_log=2))
+    rows = answers(tmp_path, "train")
+    assert [row["step"] for row in rows] == [1] * 6 + [2] * 6
+    for first in range(0, 12, 3):
+        group = rows[first : first + 3]
+        assert len({(row["group"], row["row"], row["prompt"]) for row in group}) == 1
+        assert ["images" in row for row in group] == [True, False, False]  # once is enough
+        scores, advantages = ([row[name] for row in group] for name in ("scores", "advantage"))
+        assert sum(advantages) == pytest.approx(0, abs=1e-4)
+        overall = [one["overall"] for one in scores]
+        assert sorted(range(3), key=overall.__getitem__) == sorted(range(3), key=advantages.__getitem__)
+    assert len({row["group"] for row in rows}) == 4
+    assert all(row["truncated"] in (True, False) for row in rows)
+
+
+@pytest.mark.parametrize(("takes_s", "times"), ((0.0, 4), (0.2, 2)))
+def test_a_report_that_takes_long_is_renewed_seldom_and_at_the_end(tmp_path, monkeypatch, takes_s, times):
+    written, now = [], [50.0]
+
+    def write(folder):
+        written.append(folder)
+        now[0] += takes_s
+
+    monkeypatch.setattr("easyr1.trainer.loop.write_report", write)
+    monkeypatch.setattr("easyr1.trainer.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs.run(runs.arguments(tmp_path, trainer__val_freq=1))  # validations at steps 0, 1 and 2
+    assert len(written) == times
+
+
+def test_no_training_groups_are_logged_where_none_are_wanted(tmp_path):
+    runs.run(runs.arguments(tmp_path, trainer__train_groups_to_log=0, trainer__max_steps=1))
+    assert answers(tmp_path, "train") == [] and answers(tmp_path, "val") != []
 
 
 def test_pixels_never_go_to_the_reward(tmp_path):

@@ -6,7 +6,6 @@ import runs
 import tiny
 
 from easyr1.batch import Completion, Group, Prompt, Sample
-from easyr1.tracking.page import label
 from easyr1.trainer.validate import validation_metrics
 
 
@@ -39,11 +38,6 @@ def test_each_of_several_sources_has_its_own_scores():
 
 def test_one_source_has_no_scores_of_its_own():
     assert set(rewards(group("a.jsonl", {"overall": 1.0}))) == {"val/reward_score", "val/overall_reward"}
-
-
-def test_a_legend_tells_sources_from_the_whole():
-    names = ("val/reward_score", "val/accuracy_reward", "val/geo/accuracy_reward", "actor/kl_loss")
-    assert [label(name) for name in names] == ["overall", "accuracy", "geo accuracy", "kl_loss"]
 
 
 def test_a_run_over_weighted_sources_with_columns_of_their_own(tmp_path):

@@ -34,3 +34,12 @@ def test_keys_exist(page):
         if match and not any(f".{name}." in match["key"] for name in FREE_KEYS):
             assert match["key"] in known | sections, f"{page}: {span}"
     assert not known & {*DERIVED, *REMOVED, *RENAMED}
+
+
+def test_tables_of_other_programs_lead_to_keys_that_exist():
+    known = set(known_keys())
+    rows = [line.split("|") for line in (ROOT / "docs/coming-from.md").read_text().splitlines() if line[:1] == "|"]
+    ours = [span for row in rows for span in re.findall(r"`([^`]+)`", row[2])]
+    keys = {match["key"] for span in ours if (match := KEY.fullmatch(span))}
+    assert len(keys) > 50
+    assert keys - known == set()

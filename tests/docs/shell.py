@@ -1,7 +1,7 @@
 """Commands of a documented block, tried without a GPU, without a network and without training.
 
 A command that trains is made a dry run. The other commands of easyr1 are called as they stand and must end with 0.
-Of make, pip and bash it is checked that the target, the extra and the script exist. Any other command has to be marked.
+Of make, pip and bash it is checked that the target, the extra and the script exist. Others have to be marked.
 """
 
 import os

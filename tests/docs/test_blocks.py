@@ -60,20 +60,29 @@ def run(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load([f"config={file}"])
 
 
+def save(block: Block, folder: Path) -> None:
+    file = folder / block.words
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(block.text)
+
+
+def attempt(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do with a block what its mark says; an error names its place."""
+    try:
+        look_at(block)
+        if block.mark == "file":
+            save(block, folder)
+        elif not block.mark:
+            run(block, folder, monkeypatch)
+    except Exception as error:
+        raise AssertionError(f"{block}: {error}") from error
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if blocks(page)])
 def test_blocks_work(page, checkout, monkeypatch):
     before = set(sys.modules)
     for block in blocks(page):
-        try:
-            look_at(block)
-            if block.mark == "file":
-                file = checkout / block.words
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(block.text)
-            elif not block.mark:
-                run(block, checkout, monkeypatch)
-        except Exception as error:
-            raise AssertionError(f"{block}: {error}") from error
+        attempt(block, checkout, monkeypatch)
     for name in set(sys.modules) - before:  # modules that a page saved as files
         if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(checkout)):
             del sys.modules[name]
@@ -82,21 +91,15 @@ def test_blocks_work(page, checkout, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages() if any(block.mark == "slow" for block in blocks(page))])
 def test_slow_blocks_run_as_they_stand(page, checkout):
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     for block in blocks(page):
         if block.mark == "file":
-            (checkout / block.words).parent.mkdir(parents=True, exist_ok=True)
-            (checkout / block.words).write_text(block.text)
+            save(block, checkout)
         elif block.mark == "slow":
             program = ["bash", "-ec"] if block.language == "bash" else [sys.executable, "-c"]
-            path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-            result = subprocess.run(
-                [*program, block.text],
-                cwd=checkout,
-                env={**os.environ, "PATH": path},
-                text=True,
-                capture_output=True,
-                check=False,
-            )
+            command = [*program, block.text]
+            environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+            result = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
             assert result.returncode == 0, f"{block}: {result.stderr[-2000:]}"
 
 
@@ -120,6 +123,6 @@ def test_a_block_that_does_not_work_is_seen(checkout, monkeypatch):
         ("yaml", "data: {no_such_key: 1}"),
     )
     for language, text in wrong:
-        with pytest.raises(Exception, match="."):
-            run(Block("page", 1, language, text), checkout, monkeypatch)
+        with pytest.raises(AssertionError, match="page:7: "):
+            attempt(Block("page", 7, language, text), checkout, monkeypatch)
     assert (checkout / "Makefile").exists()

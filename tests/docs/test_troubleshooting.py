@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has an entry for every error that is made for the user, and none for errors that are gone."""
+"""docs/troubleshooting.md has an entry for every error made for the user, and none for errors that are gone."""
 
 import ast
 import re

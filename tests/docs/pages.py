@@ -3,7 +3,6 @@
 A block may carry a comment of one line right above it:
     <!-- not run: REASON -->   its syntax is looked at, nothing more
     <!-- file: NAME -->        it is saved under that name, for the blocks of the page that follow
-    <!-- slow -->              it is run as it stands, training included, by a slow test
 """
 
 import re
@@ -16,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-COMMENT = re.compile(r"<!--\s*(?P<kind>not run|file|slow)\s*(?::\s*(?P<text>.*?))?\s*-->", re.DOTALL)
+COMMENT = re.compile(r"<!--\s*(?P<kind>not run|file)\s*(?::\s*(?P<text>.*?))?\s*-->", re.DOTALL)
 
 
 @dataclass(frozen=True)

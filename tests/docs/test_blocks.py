@@ -2,9 +2,7 @@
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -86,21 +84,6 @@ def test_blocks_work(page, checkout, monkeypatch):
     for name in set(sys.modules) - before:  # modules that a page saved as files
         if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(checkout)):
             del sys.modules[name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in pages() if any(block.mark == "slow" for block in blocks(page))])
-def test_slow_blocks_run_as_they_stand(page, checkout):
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    for block in blocks(page):
-        if block.mark == "file":
-            save(block, checkout)
-        elif block.mark == "slow":
-            program = ["bash", "-ec"] if block.language == "bash" else [sys.executable, "-c"]
-            command = [*program, block.text]
-            environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-            result = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
-            assert result.returncode == 0, f"{block}: {result.stderr[-2000:]}"
 
 
 @pytest.mark.parametrize("page", pages())

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import jinja2
 import pytest
+import tiny
 import yaml
 from pages import ROOT, Block, blocks, pages
 from shell import syntax, try_commands
 
+from easyr1.cli.main import main
 from easyr1.config.load import load
 
 SECTIONS = {"data", "worker", "algorithm", "trainer"}
@@ -109,3 +111,16 @@ def test_a_block_that_does_not_work_is_seen(checkout, monkeypatch):
         with pytest.raises(AssertionError, match="page:7: "):
             attempt(Block("page", 7, language, text), checkout, monkeypatch)
     assert (checkout / "Makefile").exists()
+
+
+@pytest.mark.slow
+def test_the_files_of_the_first_page_train(checkout):
+    """Rows, prompt, reward and settings of docs/start.md, with a tiny model in place of a real one."""
+    for block in blocks("docs/start.md"):
+        if block.mark == "file":
+            save(block, checkout)
+    model = f"worker.actor.model.model_path={tiny.save('qwen2', checkout / 'model')}"
+    assert main(["check", "config=my_run.yaml", model]) == 0
+    short = ["data.max_response_length=8", "trainer.max_steps=2", f"trainer.save_checkpoint_path={checkout / 'run'}"]
+    assert main(["train", "config=my_run.yaml", model, *short]) == 0
+    assert (checkout / "run" / "global_step_2").is_dir() and (checkout / "run" / "report.html").is_file()

@@ -1,4 +1,4 @@
-# A container with GPUs: CUDA, Python, and easyr1 with vLLM.
+# A container with GPUs: CUDA, Python (3.12, as Ubuntu 24.04 has it), and easyr1 with vLLM.
 # Not built by us: nobody here has docker or a GPU. Read it, change it, and tell what you had to change.
 #
 #   docker build -t easyr1 .

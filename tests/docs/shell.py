@@ -16,11 +16,14 @@ from pages import ROOT
 
 from easyr1.cli.main import main
 
-TRAINS = (
-    ("easyr1", "train"),
-    ("python3", "-m", "verl.trainer.main"),
-    ("python", "-m", "verl.trainer.main"),
-)
+HAVE_DRY_RUN = ("train", "eval")
+SPELLINGS = {  # of commands of easyr1
+    ".venv/bin/easyr1": ["easyr1"],
+    "python3 -m verl.trainer.main": ["easyr1", "train"],
+    "python -m verl.trainer.main": ["easyr1", "train"],
+    "python3 -m easyr1.cli.main": ["easyr1"],
+    "python -m easyr1.cli.main": ["easyr1"],
+}
 EXTRA = re.compile(r"(?:easyr1|\.|easyr1-[\w.]+\.whl)\[(?P<names>[\w,]+)\]")
 NOTHING_TO_TRY = {"git", "cd", "source", "."}
 
@@ -47,14 +50,12 @@ def try_commands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def try_command(words: list[str]) -> None:
-    words = ["easyr1", *words[1:]] if words[0] == ".venv/bin/easyr1" else words
-    for start in TRAINS:
-        if tuple(words[: len(start)]) == start:
-            settings = [word for word in words[len(start) :] if word != "--dry-run"]
-            assert main(["train", *settings, "--dry-run"]) == 0, shlex.join(words)
-            return
+    for spelling, plain in SPELLINGS.items():
+        if " ".join(words).startswith(spelling + " "):
+            words = plain + words[len(spelling.split()) :]
     if words[0] == "easyr1":
-        assert main(words[1:]) == 0, shlex.join(words)
+        dry = [] if words[1] not in HAVE_DRY_RUN or "--dry-run" in words else ["--dry-run"]
+        assert main([*words[1:], *dry]) == 0, shlex.join(words)
     elif words[0] == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[1] in targets, f"no make target {words[1]}"

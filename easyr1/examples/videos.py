@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw
 from easyr1.seeding import generator
 
 FOLDER = "videos"
-NUM_ROWS = {"train": 512, "val": 64}
-NUM_FRAMES, SIDE, SQUARE = 8, 112, 24  # pixels
+NUM_ROWS = {"train": 256, "val": 32}
+NUM_FRAMES, SIDE, SQUARE = 6, 112, 24  # pixels
 STEPS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,7 +212,13 @@ def with_facts(base=CPU, **changes):
             "algorithm.use_kl_loss",
             ["by_parts looks at the parts", "algorithm.disable_kl=true"],
         ),
-        (["trainer.logger=[file,mlflow]"], CPU, "trainer.logger", ["'mlflow' is not available", "console, file"]),
+        (["trainer.logger=[file,mlflov]"], CPU, "trainer.logger", ["unknown name 'mlflov'", "did you mean 'mlflow'"]),
+        (
+            ["trainer.logger=[file,mlflow]"],
+            replace(CPU, unready_loggers={"mlflow": "install it", "wandb": "log in"}),
+            "trainer.logger",
+            ["install it"],
+        ),
         (
             ["worker.actor.fsdp.torch_dtype=bf16", "worker.actor.fsdp.mp_param_dtype=fp32"],
             CPU,

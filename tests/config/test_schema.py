@@ -18,6 +18,7 @@ OURS = {
     "trainer.device": "auto",
     "trainer.hang_timeout_s": 1800,
     "trainer.train_groups_to_log": 2,
+    "trainer.console": "full",
     "data.train_weights": None,
     "data.max_video_frames": 768,
     "data.on_bad_media": "stop",

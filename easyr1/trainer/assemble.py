@@ -52,7 +52,7 @@ from easyr1.trainer.parts import (
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
-from easyr1.trainer.rank import no_media, open_ranks
+from easyr1.trainer.rank import Groups, no_media, open_ranks
 from easyr1.trainer.stop import StopSignals
 
 
@@ -239,7 +239,7 @@ def open_trainer(
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
     with ExitStack() as stack:
-        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
+        groups = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
         tracker = Tracker(
             trainer_keys.logger,
             plan.run_folder,
@@ -250,9 +250,9 @@ def open_trainer(
             identity={} if own is None else own.state["trackers"],
         )
         stack.callback(tracker.finish)
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
-        trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
-        _tell_adapters(group, tracker)
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, groups.check))
+        trainer = _trainer(inputs, groups, worker, tracker, progress, checkpoints)
+        _tell_adapters(groups.train, tracker)
         if start is not None:
             trainer.resume(start.folder, start.state)
         if not trainer_keys.val_only:  # from here on steps are made anew
@@ -262,7 +262,7 @@ def open_trainer(
 
 def _trainer(
     inputs: Inputs,
-    group: WorkerGroup,
+    groups: Groups,
     worker: RewardWorker,
     tracker: Tracker,
     progress: Progress,
@@ -283,7 +283,8 @@ def _trainer(
 
     sampling = train_sampling(config)
     balance = Balance()
-    rollout = _sampler(inputs, group, balance)
+    rollout = _sampler(inputs, groups, balance)
+    group = groups.train
     learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
@@ -320,17 +321,17 @@ def _trainer(
     )
 
 
-def _sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEngine:
-    """One with weights of its own is watched."""
+def _sampler(inputs: Inputs, groups: Groups, balance: Balance) -> RolloutEngine:
+    """vLLM's is watched."""
     config, plan = inputs.config, inputs.plan
-    sampler = SharedRollout(group, balance)
+    sampler = SharedRollout(groups.sample, balance, groups.train if plan.sampling_ranks else None)
     if plan.rollout_engine == "torch":
         return sampler
     keys = config.worker.rollout
     dtypes = (sampler_dtype(config, plan), plan.compute_dtype or plan.param_dtype)
     coarsest = max(dtypes, key=lambda dtype: TOLERANCE[dtype])
     return ProbedRollout(
-        sampler, _engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq
+        sampler, _engine(inputs, groups.train, "actor", balance), keys.temperature, coarsest, keys.probe_freq
     )
 
 

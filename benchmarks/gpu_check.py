@@ -20,7 +20,7 @@ import torch
 from easyr1.batch import Group, Prompt, Sample
 from easyr1.engines.pack import Budget
 from easyr1.engines.protocols import Sampling
-from easyr1.engines.rollout_vllm import beside_trainer
+from easyr1.engines.rollout_vllm import vllm_rollout
 from easyr1.engines.train import TorchTrain
 from easyr1.engines.vllm_settings import VllmSettings
 from easyr1.models.build import ModelSpec, build, load_model_config, stop_ids
@@ -51,7 +51,7 @@ def attention_and_weights(model: str, device: str, dtype: str) -> dict[str, floa
     settings = VllmSettings(
         model, dtype, 512, device=device, gpu_memory_utilization=0.4, enforce_eager=device == "cpu"
     )
-    sampler = beside_trainer(settings, scored, no_pictures, stop_ids(spec, config))
+    sampler = vllm_rollout(settings, config, scored.banned.tolist(), no_pictures, stop_ids(spec, config))
     groups = groups_of_text(config.get_text_config().vocab_size)
     trainer = TorchTrain(scored, no_pictures, 1.0, Budget(tokens=4096))
     found = {}

@@ -18,7 +18,7 @@ from interleaved import medians, say
 from easyr1.batch import Prompt
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_torch import TorchRollout
-from easyr1.engines.rollout_vllm import beside_trainer
+from easyr1.engines.rollout_vllm import vllm_rollout
 from easyr1.engines.vllm_settings import VllmSettings
 from easyr1.models.build import ModelSpec, build
 
@@ -48,7 +48,7 @@ def measure(folder: Path, dtype: str) -> None:
     settings = VllmSettings(str(folder), dtype, PROMPT + ANSWER, enforce_eager=True)
     engines = {
         "torch": TorchRollout(scored, no_pictures, frozenset()),
-        "vllm": beside_trainer(settings, scored, no_pictures, ()),
+        "vllm": vllm_rollout(settings, scored.model.config, scored.banned.tolist(), no_pictures, ()),
     }
     random = np.random.default_rng(0)
     for count, answers in SHAPES:

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from easyr1.engines import rollout_vllm
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.engines.rollout_torch import TorchRollout
-from easyr1.engines.rollout_vllm import Vision, VllmRollout
-from easyr1.engines.vllm_settings import VllmSettings
+from easyr1.engines.rollout_vllm import VllmRollout
+from easyr1.engines.vllm_settings import Vision, VllmSettings
 from easyr1.models.scored import Scored
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None

@@ -106,9 +106,11 @@ class SharedRollout:
     A prompt's answers are sampled together, so that it is computed once; they do not depend on who samples them.
     """
 
-    def __init__(self, group: WorkerGroup, balance: Balance) -> None:
+    def __init__(self, group: WorkerGroup, balance: Balance, source: WorkerGroup | None = None) -> None:
+        """`source` are the ranks that hold the policy, where the group's own do not."""
         self.group = group
         self.balance = balance
+        self.source = source
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None
@@ -127,13 +129,18 @@ class SharedRollout:
         return found
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Take the weights of the ranks' own policy; nothing comes by way of this process."""
+        """Take the weights of the ranks' own policy, so that nothing comes by way of this process, or the source's."""
         assert not list(weights)
+        if self.source is not None:
+            stream_weights(self.source, self.group, version)
+            return
         versions = self.group.call_all("sync.push")
         assert set(versions) == {version}, f"the ranks' policies are at {versions}, not at {version}"
 
     def rest(self) -> None:
-        """No answers are wanted until the next `load`."""
+        """No answers are wanted until the next `load`. Ranks that only sample have nobody to make room for."""
+        if self.source is not None:
+            return
         self.group.call_all("rollout.rest")
 
 

@@ -34,16 +34,30 @@ CONNECT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Places:
-    """The ranks of a run. `sequence` ranks that follow one another get the same share."""
+    """The ranks of a run, or those of one kind. `sequence` ranks that follow one another get the same share.
+
+    With `anywhere` each node's share may lie beside another one's, as engines do that need no machine of their own.
+    """
 
     nodes: int
     ranks_per_node: int
     device: str  # "cpu" or "cuda"
     sequence: int = 1
+    role: str = "rank"  # what people call one
+    others: int = 0  # ranks of other kinds that will come to the same cluster
+    anywhere: bool = False
+    key: str = "trainer.n_gpus_per_node"  # that tells how many there are
 
     @property
     def world(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def strategy(self) -> str:
+        """Of Ray's, for bundles."""
+        if self.anywhere:
+            return "PACK"
+        return "STRICT_SPREAD" if self.nodes > 1 else "STRICT_PACK"
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -100,14 +114,14 @@ def _connect(places: Places, tell: Tell) -> None:
                 "RAY_AUTH_MODE=token",
             ) from error
         return
-    if places.nodes > 1:
+    if places.nodes > 1 and not places.anywhere:
         raise ConfigError(
             "trainer.nnodes",
             f"{places.nodes} nodes need a Ray cluster, and none is found here: run `ray start --head` on this machine "
             "and `ray start --address=THIS_MACHINE:6379` on the others, or set RAY_ADDRESS (docs/distributed.md)",
         )
-    tell(f"starting Ray for {places.world} ranks on this machine")
-    cpus = max(places.world, os.cpu_count() or 1)
+    tell(f"starting Ray for {places.world + places.others} ranks on this machine")
+    cpus = max(places.world + places.others, os.cpu_count() or 1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
 
@@ -219,9 +233,7 @@ def _leave(status: int) -> None:
 def room(places: Places, tell: Tell, timeout_s: float = ROOM_TIMEOUT_S) -> Iterator[PlacementGroup]:
     """Resources for all ranks, those of a node together. Raises ConfigError if they are not there in time."""
     _check_totals(places, tell, timeout_s)
-    group = placement_group(
-        [places.bundle] * places.nodes, strategy="STRICT_SPREAD" if places.nodes > 1 else "STRICT_PACK"
-    )
+    group = placement_group([places.bundle] * places.nodes, strategy=places.strategy)
     try:
         _await(group, places, tell, timeout_s)
         yield group
@@ -233,7 +245,7 @@ def _check_totals(places: Places, tell: Tell, timeout_s: float) -> None:
     """Enough nodes that have what their ranks need. Where several are needed, the others may still be joining."""
     end = time.monotonic() + (timeout_s if places.nodes > 1 else 0)
     told = False
-    while len(_fitting(places)) < places.nodes:
+    while _fitting(places) < places.nodes:
         if time.monotonic() >= end:
             raise ConfigError(_key(places), f"{_asked(places)}, but {_there()}; {_cure(places)}")
         if not told:
@@ -258,22 +270,23 @@ def _await(group: PlacementGroup, places: Places, tell: Tell, timeout_s: float) 
             told = True
 
 
-def _fitting(places: Places) -> list[dict[str, Any]]:
-    return [
-        node
-        for node in ray.nodes()
-        if node["Alive"] and all(node["Resources"].get(name, 0) >= much for name, much in places.bundle.items())
-    ]
+def _fitting(places: Places) -> int:
+    """How many nodes have what their ranks need; with `anywhere`, for how many bundles there is something."""
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fits = [min(int(node.get(name, 0) // much) for name, much in places.bundle.items()) for node in resources]
+    return sum(count if places.anywhere else count > 0 for count in fits)
 
 
 def _key(places: Places) -> str:
-    return "trainer.n_gpus_per_node" if places.nodes == 1 else "trainer.nnodes"
+    return places.key if places.nodes == 1 or places.anywhere else "trainer.nnodes"
 
 
 def _asked(places: Places) -> str:
     parts = " and ".join(f"{much:g} {name}{'s' * (much != 1)}" for name, much in places.bundle.items())
     nodes = "1 node" if places.nodes == 1 else f"each of {places.nodes} nodes"
-    return f"{places.world} ranks ask for {parts} on {nodes}"
+    if places.anywhere:
+        nodes = f"a node, {places.nodes} times"
+    return f"{places.world} {places.role}s ask for {parts} on {nodes}"
 
 
 def _there() -> str:
@@ -291,5 +304,7 @@ def _free() -> dict[str, float]:
 
 
 def _cure(places: Places) -> str:
-    start = "start more nodes with `ray start --address=HEAD:6379`" if places.nodes > 1 else "ask for fewer ranks"
+    start = f"ask for fewer {places.role}s"
+    if places.nodes > 1:
+        start = "start more nodes with `ray start --address=HEAD:6379`"
     return f"{start}, or give nodes more with `ray start --num-cpus` and `--num-gpus`"

@@ -120,7 +120,7 @@ def open_ray_group(
     or no such folder; RankError where one fails. `timeline` is a file for Ray's timeline of all calls.
     """
     with connected(places, tell, timeline), room(places, tell, room_timeout_s) as reserved:
-        actors = [_actor(_seat(rank, places, folder), reserved) for rank in range(places.world)]
+        actors = [_actor(_seat(rank, places, folder), places, reserved) for rank in range(places.world)]
         watch = Watch.over(actors, [_seat(rank, places, folder).log for rank in range(places.world)], hang_timeout_s)
         group = RayGroup(watch, places.sequence)
         try:
@@ -142,16 +142,17 @@ def _seat(rank: int, places: Places, folder: Path) -> Seat:
     return Seat(
         rank=rank,
         world=places.world,
-        ranks_per_node=places.ranks_per_node,
+        ranks_per_node=places.world if places.anywhere else places.ranks_per_node,
         device=places.device,
         folder=str(folder.absolute()),
         environment=travelling(os.environ),
         path=tuple(os.path.abspath(entry) for entry in sys.path),
         directory=os.getcwd(),
+        role=places.role,
     )
 
 
-def _actor(seat: Seat, reserved: PlacementGroup) -> Any:
+def _actor(seat: Seat, places: Places, reserved: PlacementGroup) -> Any:
     remote: Any = ray.remote
     kind = remote(concurrency_groups={"pulse": 1})(Worker)
     return kind.options(
@@ -159,7 +160,7 @@ def _actor(seat: Seat, reserved: PlacementGroup) -> Any:
         num_gpus=1 if seat.device == "cuda" else 0,
         max_restarts=0,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
-            reserved, placement_group_bundle_index=seat.rank // seat.ranks_per_node
+            reserved, placement_group_bundle_index=seat.rank // places.ranks_per_node
         ),
     ).remote(ray.put(seat))  # what it holds of the environment is nobody's to see in a list of actors
 
@@ -188,6 +189,6 @@ def check_folder(group: RayGroup, folder: Path) -> None:
         if problem:
             raise ConfigError(
                 "trainer.save_checkpoint_path",
-                f"rank {rank.identity.rank} on node {rank.identity.node} ({rank.identity.address}) does not see what "
+                f"{rank.identity.name} on node {rank.identity.node} ({rank.identity.address}) does not see what "
                 f"rank 0 wrote to {folder} ({problem}); all nodes need one shared folder there, such as on NFS",
             )

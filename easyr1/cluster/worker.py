@@ -39,16 +39,17 @@ class Seat:
 
     rank: int
     world: int
-    ranks_per_node: int
+    ranks_per_node: int  # as far as they share its cores
     device: str  # "cpu" or "cuda"
     folder: str  # of the run
     environment: Mapping[str, str] = field(repr=False)
     path: tuple[str, ...]  # where the driver's Python looks for modules
     directory: str  # where the driver works
+    role: str = "rank"  # what people call it
 
     @property
     def log(self) -> Path:
-        return Path(self.folder, "logs", f"rank_{self.rank}.log")
+        return Path(self.folder, "logs", f"{self.role}_{self.rank}.log")
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class Identity:
     machine: str  # equal for processes that can send signals to one another
     pid: int
     address: str
+    role: str = "rank"
 
     @property
     def name(self) -> str:
-        return f"rank {self.rank}"
+        return f"{self.role} {self.rank}"
 
 
 class Dropped(BaseException):
@@ -100,7 +102,7 @@ class Worker:
 
     def identity(self) -> Identity:
         address = ray.util.get_node_ip_address()
-        return Identity(self.seat.rank, socket.gethostname(), machine(), os.getpid(), address)
+        return Identity(self.seat.rank, socket.gethostname(), machine(), os.getpid(), address, self.seat.role)
 
     def call(self, number: int, method: str, arguments: bytes, share: bytes | None, wanted: bool) -> bytes:
         """A packed Outcome, with the value where it is wanted; raises nothing."""
@@ -234,7 +236,7 @@ def take_over(seat: Seat) -> None:
     leave_terminal()
     redirect(seat.log)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
-    sys.stderr.write(f"rank {seat.rank} of {seat.world} on {socket.gethostname()}, pid {os.getpid()}\n")
+    sys.stderr.write(f"{seat.role} {seat.rank} of {seat.world} on {socket.gethostname()}, pid {os.getpid()}\n")
     faulthandler.enable(2)
 
 

@@ -36,12 +36,6 @@ MISSING: tuple[Feature, ...] = (
         lambda c, _: c.worker.critic.fsdp.torch_dtype in ("fp16", "float16"),
         "set bf16, or fp32 with mp_param_dtype=fp16",
     ),
-    Feature(
-        "worker.hybrid_engine",
-        "training and sampling on separate devices",
-        lambda c, _: not c.worker.hybrid_engine,
-        "set true",
-    ),
 )
 
 

@@ -3,6 +3,7 @@
 import re
 
 from easyr1.config.actor import FsdpConfig
+from easyr1.config.placement import sampling_ranks
 from easyr1.config.plan import Facts
 from easyr1.config.sampler import check_engine_kwargs
 from easyr1.config.schema import Config, CriticConfig
@@ -29,9 +30,19 @@ def check_together(config: Config, given: frozenset[str], facts: Facts, world_si
 
 def check_ranks(config: Config, world_size: int) -> None:
     """Ranks that work on one thing together must divide all ranks."""
-    actor, ref, critic = config.worker.actor, config.worker.ref, config.worker.critic
+    actor, ref, critic, rollout = config.worker.actor, config.worker.ref, config.worker.critic, config.worker.rollout
+    if not config.worker.hybrid_engine and rollout.n_gpus is None:
+        raise ConfigError(
+            "worker.rollout.n_gpus",
+            "null, but worker.hybrid_engine=false lets other devices sample than those that train; set how many, such "
+            "as 1, or worker.hybrid_engine=true",
+        )
+    sampling, size = sampling_ranks(config) or world_size, rollout.tensor_parallel_size
+    if sampling % size:
+        cure = f"set a divisor of {sampling}, such as {_divisor(sampling, size)}"
+        message = f"{size} ranks each cannot share out {sampling} ranks; {cure}"
+        raise ConfigError("worker.rollout.tensor_parallel_size", message)
     for key, size in (
-        ("worker.rollout.tensor_parallel_size", config.worker.rollout.tensor_parallel_size),
         ("worker.actor.ulysses_size", actor.ulysses_size),
         ("worker.actor.fsdp.fsdp_size", min(actor.fsdp.fsdp_size, world_size)),
         ("worker.ref.fsdp.fsdp_size", min(ref.fsdp.fsdp_size, world_size)),

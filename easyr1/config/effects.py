@@ -148,7 +148,7 @@ RULES: tuple[Idle, ...] = (
     ),
     Idle(
         ("trainer.ray_timeline", "trainer.hang_timeout_s"),
-        lambda _, plan: plan.world_size == 1,
+        lambda _, plan: plan.in_driver,
         "a single rank makes no remote calls",
     ),
     Idle(("data.seed",), lambda c, _: not c.data.shuffle, "data.shuffle is false"),
@@ -170,8 +170,16 @@ RULES: tuple[Idle, ...] = (
     ),
     Idle(
         ("worker.rollout.dtype",),
-        lambda _, plan: plan.rollout_engine == "torch" and plan.world_size == 1,
+        lambda _, plan: plan.rollout_engine == "torch" and plan.in_driver,
         "the sampler shares the policy's weights",
+    ),
+    Idle(
+        ("worker.rollout.n_gpus",), lambda c, _: c.worker.hybrid_engine, "worker.hybrid_engine=true: all ranks sample"
+    ),
+    Idle(
+        ("worker.actor.offload", "worker.ref.offload", "worker.critic.offload"),
+        lambda _, plan: plan.sampling_ranks > 0,
+        "other devices sample (worker.hybrid_engine=false), so there is nothing to make room for",
     ),
     Idle(
         ("worker.actor.offload", "worker.ref.offload", "worker.critic.offload", *_fsdp("enable_cpu_offload")),

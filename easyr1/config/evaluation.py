@@ -8,6 +8,7 @@ from easyr1.config.schema import Config, set_leaves
 
 def without_training(config: Config, facts: Facts) -> Config:
     """The configuration with all that only training asks for at values that ask for nothing."""
+    config = set_leaves(config, {"worker.hybrid_engine": True})  # the ranks that hold the weights sample
     ranks = place(config, facts).world_size
     return set_leaves(
         config,

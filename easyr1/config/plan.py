@@ -56,7 +56,8 @@ class Plan:
     """Numbers and decisions of a run, worked out once. None = not known yet."""
 
     device: Literal["cpu", "cuda"] | None
-    world_size: int  # ranks
+    world_size: int  # ranks that train
+    sampling_ranks: int  # others that sample; 0 = those that train do
     rollout_engine: Literal["torch", "vllm"]
     prompts_per_rollout: int
     n: int  # answers per prompt
@@ -82,3 +83,8 @@ class Plan:
     run_folder: Path
     reward_name: str | None = None  # REWARD_NAME, once the reward file is read
     notes: tuple[str, ...] = ()  # what the user should know before the run starts
+
+    @property
+    def in_driver(self) -> bool:
+        """Whether the process that was started is the one rank, so that there are no remote calls."""
+        return self.world_size == 1 and not self.sampling_ranks

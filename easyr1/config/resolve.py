@@ -14,7 +14,7 @@ from easyr1.config.availability import check_names, missing_features, missing_tr
 from easyr1.config.checks import check_together
 from easyr1.config.effects import catches, idle_keys, recipe_notes
 from easyr1.config.files import check_files
-from easyr1.config.placement import Placement, place
+from easyr1.config.placement import Placement, place, sampling_ranks
 from easyr1.config.plan import Facts, Needs, Plan
 from easyr1.config.sampler import chosen_sampler, missing_vllm
 from easyr1.config.schema import Config
@@ -67,6 +67,7 @@ def derive(config: Config, facts: Facts, placement: Placement) -> Plan:
     return Plan(
         device=placement.device,
         world_size=placement.world_size,
+        sampling_ranks=sampling_ranks(config),
         rollout_engine=chosen_sampler(config, facts, placement.device),
         prompts_per_rollout=data.rollout_batch_size,
         n=n,

@@ -15,7 +15,7 @@ MAY_DIFFER = re.compile(
     r"|worker\.(actor|critic)\.model\.enable_gradient_checkpointing"
     r"|worker\.(actor|critic|ref)\.(strategy|offload\..*)"
     r"|worker\.(actor|critic|ref)\.fsdp\.(enable_.*|use_orig_params|fsdp_size|reduce_each_micro_batch)"
-    r"|worker\.rollout\.(name|gpu_memory_utilization|enforce_eager|enable_chunked_prefill|tensor_parallel_size)"
+    r"|worker\.rollout\.(name|gpu_memory_utilization|enforce_eager|enable_chunked_prefill|tensor_parallel_size|n_gpus)"
     r"|worker\.rollout\.(max_.*|disable_.*|engine_kwargs|val_override_config|probe_freq|seed_answers)"
     r"|worker\.reward\.(num_cpus|timeout_s)"
 )

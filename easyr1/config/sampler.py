@@ -24,6 +24,7 @@ OWN_ARGUMENTS = frozenset(
         "tensor_parallel_size",
         "distributed_executor_backend",
         "enable_sleep_mode",
+        "weight_transfer_config",
     }
 )
 

@@ -22,7 +22,7 @@ UNKNOWN = "not known yet"
 def plan_rows(plan: Plan, config: Config) -> list[tuple[str, str]]:
     """(name, value) rows in the order to show; what is not known yet says so."""
     return [
-        ("device", f"{plan.device or UNKNOWN}, {_count(plan.world_size, 'rank')}"),
+        ("device", f"{plan.device or UNKNOWN}, {_ranks(plan)}"),
         ("precision", _precision(plan)),
         ("model", str(config.worker.actor.model.model_path)),
         ("sampler", plan.rollout_engine),
@@ -54,6 +54,20 @@ def _or_unknown(value: object) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _ranks(plan: Plan) -> str:
+    """
+
+    >>> from types import SimpleNamespace as Some
+    >>> _ranks(Some(world_size=2, sampling_ranks=0)), _ranks(Some(world_size=2, sampling_ranks=1))
+    ('2 ranks', '2 ranks that train, 1 rank that samples')
+    """
+    train, sample = _count(plan.world_size, "rank"), _count(plan.sampling_ranks, "rank")
+    if not plan.sampling_ranks:
+        return train
+    end = "s" if plan.sampling_ranks == 1 else ""
+    return f"{train} that train{'s' * (plan.world_size == 1)}, {sample} that sample{end}"
 
 
 def _precision(plan: Plan) -> str:

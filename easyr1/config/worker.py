@@ -64,7 +64,11 @@ class RolloutConfig:
     """Let vLLM prefill long prompts in pieces."""
 
     tensor_parallel_size: Count = 1
-    """GPUs that share one copy of the sampler's model."""
+    """GPUs that share one copy of the sampler's model; with vllm."""
+
+    n_gpus: Count | None = None
+    """With worker.hybrid_engine=false: how many ranks sample, on a GPU each (processes on a CPU), beside the
+    trainer.nnodes x trainer.n_gpus_per_node ranks that train. Our own key."""
 
     max_model_len: Count | None = None
     """Longest prompt and answer together, in tokens; null = max_prompt_length + max_response_length."""
@@ -121,7 +125,8 @@ class WorkerConfig:
     """Models, sampler and reward."""
 
     hybrid_engine: bool = True
-    """Training and sampling share the same devices."""
+    """Training and sampling share the same devices; false = worker.rollout.n_gpus other ones sample, which are sent
+    the weights after every update (docs/distributed.md)."""
 
     actor: ActorConfig = field(default_factory=ActorConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

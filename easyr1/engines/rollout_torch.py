@@ -79,14 +79,27 @@ class TorchRollout:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.packer = Packer(Positions(scored.model), media, scored.packed, scored.banned)
         self.version = 0
+        self._fed: set[str] = set()
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy full tensors in by name, all there are, or none where the module is the trainer's own."""
-        own, fed = self.tensors(), set[str]()
+        self._fed.clear()
+        self.feed(weights)
+        self.settle(version)
+
+    @torch.no_grad()
+    def feed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy some full tensors in by name."""
+        own = self.tensors()
         for name, tensor in weights:
             own[name].copy_(tensor)
-            fed.add(name)
-        missing = sorted(own.keys() - fed) if fed else []
+            self._fed.add(name)
+
+    def settle(self, version: int) -> None:
+        """All have come: answers carry this version from now on."""
+        fed, self._fed = self._fed, set()
+        own = {name for name, tensor in self.tensors().items() if tensor.numel()}
+        missing = sorted(own - fed) if fed else []
         assert not missing, f"{len(missing)} of {len(own)} weights did not come: {', '.join(missing[:3])}"
         self.version = version
 

@@ -7,8 +7,10 @@ pixel tensors, so nothing is tokenised or resized a second time. Does not know r
 # pyright: reportMissingImports=false
 # (an optional package, which is not in the environment of every checkout)
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +19,26 @@ import torch
 
 from easyr1 import seeding
 from easyr1.batch import Completion, Prompt
-from easyr1.config.sampler import NAME_KEY, wrong_version
-from easyr1.data.processor import image_token_id
+from easyr1.config.sampler import wrong_version
 from easyr1.engines.guest import LARGEST_SEED, own_random_numbers, random_numbers_kept, signals_held_back
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
-from easyr1.engines.vllm_settings import VllmSettings, arguments, installed_vllm, set_environment, set_rank
+from easyr1.engines.sampling import WholeDistribution
+from easyr1.engines.vllm_adapters import Adapters
+from easyr1.engines.vllm_settings import (
+    Vision,
+    VllmSettings,
+    arguments,
+    installed_vllm,
+    set_environment,
+    set_rank,
+    vision_of,
+)
 from easyr1.errors import ConfigError, DataError, first_line
-from easyr1.models.scored import Scored
 
-PICTURE_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
 BANNED = "easyr1_banned_ids"  # name in vLLM's additional_config
-
-
-@dataclass(frozen=True)
-class Vision:
-    """How pictures lie in prompts: the id that each of their tokens has, patches along the side of one."""
-
-    token: int
-    merge_size: int
+IN_PROCESS = "easyr1"  # name among vLLM's ways to transfer weights
 
 
 class VllmRollout:
@@ -60,6 +62,9 @@ class VllmRollout:
         self.vision = vision
         self.version = 0
         self.asleep = False
+        self.adapters = Adapters(settings.lora_rank, settings.lora_alpha)
+        self.adapter: Any = None  # vLLM's request for the newest one
+        self._updating = False  # whether vLLM takes weights in
         self.llm = start(settings, sorted(banned), sees=vision is not None) if llm is None else llm
 
     @property
@@ -99,20 +104,45 @@ class VllmRollout:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Take new weights, one tensor after the other, and forget all that was computed with the old ones."""
-        if self.asleep:
-            self.llm.wake_up(tags=["weights"])
         with signals_held_back():
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _some(weights)})
-            self._forget()
+            self.feed(weights)
+            self.settle(version)
+
+    def feed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take some full tensors, and of adapters that are handed over as such A and B."""
+        if self.asleep and not self._updating:
+            self.llm.wake_up(tags=["weights"])
+        base = self.adapters.without(weights)
+        if (first := next(base, None)) is None:
+            return
+        if not self._updating:
+            self.llm.collective_rpc("start_weight_update")
+            self._updating = True
+        self.llm.collective_rpc("update_weights", kwargs={"update_info": {"weights": chain([first], base)}})
+
+    def settle(self, version: int) -> None:
+        """All have come: answers carry this version from now on."""
+        assert self._updating or self.adapters.tensors, "vLLM holds weights of its own and was given none"
+        if self._updating:
+            self.llm.collective_rpc("finish_weight_update")
+            self._updating = False
+        if self.adapters.tensors:
+            with self.adapters.files() as folder:
+                self.adapter = adapter_request(self.adapters.count, folder)
+                assert self.llm.llm_engine.add_lora(self.adapter)
+        self._forget()
         if self.asleep:
             self.llm.wake_up(tags=["kv_cache"])
             self.asleep = False
         self.version = version
 
     def rest(self) -> None:
-        """No answers are wanted until the next `load`: give the memory of weights and caches to the trainer."""
+        """No answers are wanted until the next `load`: give the memory of weights and caches to the trainer.
+
+        Where adapters alone will come, the base is kept in the host's memory.
+        """
         if self.settings.sleeps and not self.asleep:
-            self.llm.sleep(level=2)
+            self.llm.sleep(level=1 if self.settings.lora_rank else 2)
             self.asleep = True
 
     def _forget(self) -> None:
@@ -151,7 +181,7 @@ class _Call:
     def _add(self, name: str, wanted: Any, prompt: Prompt, number: int) -> None:
         params = sampling_params(self.sampling, self.rollout.stop_ids, self._seed(prompt, number))
         try:
-            self.engine.add_request(name, wanted, params)
+            self.engine.add_request(name, wanted, params, lora_request=self.rollout.adapter)
         except refusals() as error:
             raise DataError(f"row {prompt.row}: vLLM does not take the prompt ({first_line(error)})") from error
 
@@ -197,19 +227,11 @@ class _Call:
                 self.engine.step()
 
 
-def beside_trainer(settings: VllmSettings, scored: Scored, media: MediaInputs, stop_ids: Iterable[int]) -> VllmRollout:
-    """The sampler of a trained model, in the same process; ConfigError where vLLM cannot be given its pictures."""
-    config = scored.model.config
-    vision, token = None, image_token_id(config)
-    if token is not None:
-        if config.model_type not in PICTURE_MODELS:
-            raise ConfigError(
-                NAME_KEY,
-                f"vLLM is given pictures for {', '.join(PICTURE_MODELS)} in this version, not for "
-                f"{config.model_type}; set torch",
-            )
-        vision = Vision(token, config.vision_config.spatial_merge_size)
-    return VllmRollout(settings, media, stop_ids, scored.banned.tolist(), vision)
+def vllm_rollout(
+    settings: VllmSettings, model_config: Any, banned: Iterable[int], media: MediaInputs, stop_ids: Iterable[int]
+) -> VllmRollout:
+    """The sampler of a model that is trained; ConfigError where vLLM cannot be given its pictures."""
+    return VllmRollout(settings, media, stop_ids, banned, vision_of(model_config))
 
 
 def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
@@ -221,7 +243,9 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
         set_rank()
     import vllm
 
-    ours = {"logits_processors": [_bans_class()]} if banned else {}
+    ours: dict[str, Any] = {"weight_transfer_config": _in_process()}
+    if banned:
+        ours["logits_processors"] = [_bans_class()]
     asked = arguments(settings, sees)
     asked["additional_config"] = dict(asked.get("additional_config") or {}) | {BANNED: list(banned)}
     with random_numbers_kept():
@@ -332,30 +356,42 @@ def _bans_class() -> type:
     return Bans
 
 
-class _WholeDistribution(torch.nn.Module):
-    """Draws as `inner` does; the log-probs are those before top-k and top-p cut tokens off, as the trainer's are."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
-        inner.logprobs_mode = "raw_logprobs"  # it need not compute what is not used
-
-    def forward(self, logits: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        whole = logits.log_softmax(dim=-1, dtype=torch.float32)  # first: `inner` may write to the logits
-        drawn, _ = self.inner(logits, *how)
-        return drawn, whole
-
-
 def _report_whole_distributions(worker: Any) -> None:
     """Runs in each of vLLM's workers."""
     sampler = worker.model_runner.sampler
-    sampler.topk_topp_sampler = _WholeDistribution(sampler.topk_topp_sampler)
+    sampler.topk_topp_sampler = WholeDistribution(sampler.topk_topp_sampler)
 
 
-def _some(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights, of which there must be one at least."""
-    names = []
-    for named in weights:
-        names.append(named[0])
-        yield named
-    assert names, "vLLM holds weights of its own and was given none"
+@cache
+def _in_process() -> Any:
+    """vLLM's configuration of weights that come from this process, tensor by tensor, as Hugging Face has them."""
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+    from vllm.distributed.weight_transfer.base import WeightTransferEngine
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    class InProcess(WeightTransferEngine):
+        def init_transfer_engine(self, init_info: Any) -> None: ...
+
+        def start_weight_update(self) -> None:
+            initialize_layerwise_reload(self.model)
+
+        def update_weights(self, update_info: Any) -> None:
+            self.model.load_weights(update_info["weights"])
+
+        receive_weights = update_weights
+
+        def finish_weight_update(self) -> None:
+            finalize_layerwise_reload(self.model, self.model_config)
+
+        def shutdown(self) -> None: ...
+
+    WeightTransferEngineFactory.register_engine(IN_PROCESS, InProcess)
+    return WeightTransferConfig(backend=IN_PROCESS)
+
+
+def adapter_request(number: int, folder: str) -> Any:
+    """Adapters in a folder as a request names them."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(f"policy-{number}", number, folder)

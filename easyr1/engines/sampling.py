@@ -4,6 +4,8 @@ Each answer brings its own uniform numbers, so neither the order of answers nor 
 Shape legend: B answers, V vocabulary.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -59,3 +61,17 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     before = ordered.cumsum(-1) - ordered
     kept = torch.where(before < top_p * ordered.sum(-1, keepdim=True), ordered, 0.0)
     return torch.zeros_like(probs).scatter(-1, order, kept)
+
+
+class WholeDistribution(torch.nn.Module):
+    """Draws as `inner` does; the log-probs are those before top-k and top-p cut tokens off, as the trainer's are."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        inner.logprobs_mode = "raw_logprobs"  # it need not compute what is not used
+
+    def forward(self, logits: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = logits.log_softmax(dim=-1, dtype=torch.float32)  # first: `inner` may write to the logits
+        drawn, _ = self.inner(logits, *how)
+        return drawn, whole

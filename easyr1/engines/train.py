@@ -209,6 +209,14 @@ class TorchTrain:
         """
         yield from self.scored.merged_tensors()
 
+    def base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same of the model without its adapters."""
+        yield from self.scored.merged_tensors(merge=False)
+
+    def adapter_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """A and B of each adapter, whole, under "LAYER.lora_A.weight" and "LAYER.lora_B.weight"."""
+        yield from self.scored.adapter_tensors()
+
     def save(self, folder: Path, model_only: bool = False, progress: Progress = lambda done, all: None) -> None:
         """Weights and, unless `model_only`, optimizer state: tensors in safetensors files, the rest in JSON.
 

@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
-from easyr1.config.sampler import PACKAGES, check_engine_kwargs
+from easyr1.config.sampler import NAME_KEY, PACKAGES, check_engine_kwargs
+from easyr1.data.processor import image_token_id
+from easyr1.engines.vllm_adapters import room_for
+from easyr1.errors import ConfigError
 
+PICTURE_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 CPU_CACHE_BYTES = 1 << 30  # keys and values on a CPU, where a share of the memory would take it from the trainer
 
 
@@ -37,12 +41,36 @@ class VllmSettings:
     limit_images: int = 0
     min_pixels: int | None = None  # of data.*
     max_pixels: int | None = None
+    lora_rank: int = 0  # of adapters that are handed over as such; 0: none are
+    lora_alpha: float = 0.0
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sleeps(self) -> bool:
         """Whether the engine gives its memory back while the model is trained; vLLM can on GPUs alone."""
         return self.device == "cuda"
+
+
+@dataclass(frozen=True)
+class Vision:
+    """How pictures lie in prompts: the id that each of their tokens has, patches along the side of one."""
+
+    token: int
+    merge_size: int
+
+
+def vision_of(model_config: Any) -> Vision | None:
+    """None for a text model; ConfigError where vLLM cannot be given the model's pictures."""
+    token = image_token_id(model_config)
+    if token is None:
+        return None
+    if model_config.model_type not in PICTURE_MODELS:
+        raise ConfigError(
+            NAME_KEY,
+            f"vLLM is given pictures for {', '.join(PICTURE_MODELS)} in this version, not for "
+            f"{model_config.model_type}; set torch",
+        )
+    return Vision(token, model_config.vision_config.spatial_merge_size)
 
 
 def installed_vllm() -> dict[str, str]:
@@ -84,6 +112,8 @@ def arguments(settings: VllmSettings, sees: bool) -> dict[str, Any]:
         found |= {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleeps}
     else:
         found["kv_cache_memory_bytes"] = CPU_CACHE_BYTES
+    if settings.lora_rank:
+        found |= room_for(settings.lora_rank)
     if sees:
         found |= _picture_arguments(settings)
     return found | dict(settings.engine_kwargs)

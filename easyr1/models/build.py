@@ -154,7 +154,7 @@ def _empty(spec: ModelSpec, trainable: bool, kind: type[Scored], found: _Found) 
             config, dtype=spec.stored_dtype, trust_remote_code=spec.trust_remote_code
         )
         prepared(model, found.packed)
-        scored = Scored(model, found.packed, _banned(model.config), plain_head=found.plain_head)
+        scored = Scored(model, found.packed, banned_ids(model.config), plain_head=found.plain_head)
         root = _finished(scored, spec, trainable, kind)
     cast_as(root, found.tensors)
     return root
@@ -239,7 +239,7 @@ def stop_ids(spec: ModelSpec, model_config: Any) -> frozenset[int]:
 def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None, packed: bool = True) -> Scored:
     """The root module, with the packed layout where that is wanted and right for this model, else the padded one."""
     switch_off_dropout(model)
-    banned = _banned(model.config)
+    banned = banned_ids(model.config)
     reason = use_packed_attention(model) if packed else None
     if reason:
         log.warning("%s takes the padded layout, which is slower: %s", type(model).__name__, reason)
@@ -247,7 +247,7 @@ def wrap(model: PreTrainedModel, compute_dtype: torch.dtype | None = None, packe
     return Scored(model, packed, banned, compute_dtype, plain_head=packed or _odd_head(Scored(model, False)) is None)
 
 
-def _banned(config: Any) -> list[int]:
+def banned_ids(config: Any) -> list[int]:
     """Ids of the vocabulary that are never sampled."""
     return [token for token in vision_token_ids(config) if token < config.get_text_config().vocab_size]
 

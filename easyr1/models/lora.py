@@ -8,7 +8,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -34,6 +34,7 @@ NOWHERE = "no such layer"
 ALL_LINEAR = "all-linear"
 VISION = ".*visual.*"  # stands for tower and projector, whatever a family calls them
 PREFIX = "base_model.model."  # of every name in a file of peft
+ADAPTER_PARTS = ("lora_A.weight", "lora_B.weight")  # at the ends of tensors' names
 ADAPTER_FOLDER = "lora_adapter"  # in an engine's folder of a checkpoint
 TENSORS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 VARIANTS = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
@@ -167,18 +168,27 @@ def _switch(layers: Collection[Any], enabled: bool, trained: dict[nn.Parameter, 
         parameter.requires_grad_(requires_grad)
 
 
-def merged_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+def merged_tensors(model: PreTrainedModel, merge: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors under the names of a model without adapters, tied ones under each name; the model is not changed.
 
-    Of a sharded model all ranks ask at once, and no more than one layer is whole at a time.
+    Without `merge` they are those of the base. Of a sharded model all ranks ask at once, and no more than one layer is
+    whole at a time.
     """
     layers, own = adapter_layers(model), adapter_parameters(model)
     for name, tensor in model.state_dict().items():
         layer, _, part = name.partition(".base_layer.")
         if part:
-            yield f"{layer}.{part}", _merged(whole(tensor), layers[layer]) if part == "weight" else whole(tensor)
+            merged = merge and part == "weight"
+            yield f"{layer}.{part}", _merged(whole(tensor), layers[layer]) if merged else whole(tensor)
         elif name not in own:
             yield name, whole(tensor)
+
+
+def adapter_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """A and B of each adapter, whole, under "LAYER.lora_A.weight" and "LAYER.lora_B.weight"; all ranks ask at once."""
+    for name, layer in adapter_layers(model).items():
+        for part in ADAPTER_PARTS:
+            yield f"{name}.{part}", whole(getattr(layer, part.removesuffix(".weight"))[ADAPTER].weight).detach()
 
 
 @torch.no_grad()
@@ -216,23 +226,25 @@ def _config(model: PreTrainedModel) -> Any:
 
 def write_adapter(scored: "Scored", folder: Path, base_path: str) -> None:
     """The adapters as peft publishes them, to be laid over the model of `base_path`. All ranks call it, one writes."""
-    layers, config = adapter_layers(scored.model), _config(scored.model)
-    tensors = {
-        f"{PREFIX}{name}.{part}.weight": whole(getattr(layer, part)[ADAPTER].weight).detach().cpu().contiguous()
-        for name, layer in layers.items()
-        for part in ("lora_A", "lora_B")
-    }
+    tensors = {name: tensor.cpu() for name, tensor in adapter_tensors(scored.model)}
     if not writes():
         return
-    fields = config.to_dict() | {
+    modules = [name for name, _ in scored.model.named_modules()]
+    fields = _config(scored.model).to_dict() | {
         "base_model_name_or_path": base_path,
-        "target_modules": _shortest(layers, [name for name, _ in scored.model.named_modules()]),
+        "target_modules": _shortest(adapter_layers(scored.model), modules),
         "task_type": "CAUSAL_LM",
         "inference_mode": True,
     }
+    write_adapter_files(folder, tensors, fields)
+
+
+def write_adapter_files(folder: Path, tensors: Mapping[str, torch.Tensor], fields: Mapping[str, Any]) -> None:
+    """What peft reads: tensors as `adapter_tensors` names them, and the fields of its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
+    named = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(tensors, folder / TENSORS_FILE, metadata={"format": "pt"})
+        save_file(named, folder / TENSORS_FILE, metadata={"format": "pt"})
     except SafetensorError as error:
         raise CheckpointError(f"{folder / TENSORS_FILE} cannot be written: {error}") from error
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True, default=str) + "\n")

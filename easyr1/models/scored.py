@@ -17,7 +17,7 @@ from easyr1.data.processor import image_token_id
 from easyr1.errors import DataError
 from easyr1.models.attention import Layout
 from easyr1.models.log_probs import TokenScores, normalised, token_log_probs
-from easyr1.models.lora import adapters_off, merged_tensors, saved_tensors
+from easyr1.models.lora import adapter_tensors, adapters_off, merged_tensors, saved_tensors
 from easyr1.models.positions import token_types, type_names
 from easyr1.models.ranks import ALONE, Ranks
 from easyr1.models.sequence import Share, cut_at, share_of
@@ -91,9 +91,13 @@ class Scored(nn.Module):
         """
         return saved_tensors(self.model)
 
-    def merged_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def merged_tensors(self, merge: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
         """Full tensors under the names of the plain Hugging Face model, tied heads included, adapters merged."""
-        return merged_tensors(self.model)
+        return merged_tensors(self.model, merge)
+
+    def adapter_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """A and B of each adapter, whole, under the names of their layers."""
+        return adapter_tensors(self.model)
 
     def forward(
         self,

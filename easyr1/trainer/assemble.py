@@ -47,7 +47,7 @@ from easyr1.trainer.parts import (
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
-from easyr1.trainer.rank import no_media, open_ranks
+from easyr1.trainer.rank import Groups, no_media, open_ranks
 from easyr1.trainer.rows import read_data, row_notes, row_shares, with_rows
 from easyr1.trainer.stop import StopSignals
 
@@ -158,10 +158,10 @@ def open_trainer(
             )
         stack.callback(tracker.finish)
         tell(tracker.whereabouts())
-        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
-        trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
-        _tell_adapters(group, tracker)
+        groups = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, groups.check))
+        trainer = _trainer(inputs, groups, worker, tracker, progress, checkpoints)
+        _tell_adapters(groups.train, tracker)
         if start is not None:
             trainer.resume(start.folder, start.state)
         if not trainer_keys.val_only:  # from here on steps are made anew
@@ -171,7 +171,7 @@ def open_trainer(
 
 def _trainer(
     inputs: Inputs,
-    group: WorkerGroup,
+    groups: Groups,
     worker: RewardWorker,
     tracker: Tracker,
     progress: Progress,
@@ -189,7 +189,8 @@ def _trainer(
 
     sampling = train_sampling(config)
     balance = Balance()
-    rollout = sampler(inputs, group, balance)
+    rollout = sampler(inputs, groups, balance)
+    group = groups.train
     learners = _learners(inputs, group, balance)
     quiet = config.worker.rollout.disable_tqdm
     collector = Collector(rollout, score_training_groups, progress, quiet)
@@ -236,16 +237,17 @@ def scorer(inputs: Inputs, worker: RewardWorker) -> Score:
     return score_groups
 
 
-def sampler(inputs: Inputs, group: WorkerGroup, balance: Balance) -> RolloutEngine:
-    """One with weights of its own is watched."""
+def sampler(inputs: Inputs, groups: Groups, balance: Balance) -> RolloutEngine:
+    """vLLM's is watched."""
     config, plan = inputs.config, inputs.plan
-    shared = SharedRollout(group, balance)
+    shared = SharedRollout(groups.sample, balance, groups.train if plan.sampling_ranks else None)
     if plan.rollout_engine == "torch":
         return shared
     keys = config.worker.rollout
     dtypes = (sampler_dtype(config, plan), plan.compute_dtype or plan.param_dtype)
     coarsest = max(dtypes, key=lambda dtype: TOLERANCE[dtype])
-    return ProbedRollout(shared, engine(inputs, group, "actor", balance), keys.temperature, coarsest, keys.probe_freq)
+    actor = engine(inputs, groups.train, "actor", balance)
+    return ProbedRollout(shared, actor, keys.temperature, coarsest, keys.probe_freq)
 
 
 def _loader(config: Config, train: PromptSet) -> Loader:

@@ -228,12 +228,12 @@ def _collector(inputs: Inputs, progress: Progress, tell: Callable[[str], None]) 
             inputs.checkpoints.check(inputs.start.folder)
     seed_generators(config.data.seed)
     with ExitStack() as stack:
-        group = stack.enter_context(open_ranks(config, inputs.plan, inputs.media, progress, tell))
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
+        groups = stack.enter_context(open_ranks(config, inputs.plan, inputs.media, progress, tell))
+        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, groups.check))
         balance = Balance()
-        rollout = sampler(inputs, group, balance)
+        rollout = sampler(inputs, groups, balance)
         if inputs.start is not None:
-            actor = engine(inputs, group, "actor", balance)
+            actor = engine(inputs, groups.train, "actor", balance)
             with progress.phase("loading the checkpoint"):
                 actor.load(inputs.start.folder / "actor")
                 rollout.load((), actor.version)

@@ -285,7 +285,7 @@ class Trainer:
     @property
     def computes(self) -> bool:
         """Whether this process is the one rank; if not, it leaves the devices to those that are."""
-        return self.plan.world_size == 1
+        return self.plan.in_driver
 
     def engines(self) -> dict[str, TrainEngine]:
         """What is trained, under the name of its folder in a checkpoint."""

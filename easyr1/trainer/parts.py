@@ -1,5 +1,6 @@
 """Configuration -> the parts of a trainer: models, engines, objectives, samplings. One function a part."""
 
+import logging
 from dataclasses import replace
 
 import torch
@@ -15,16 +16,19 @@ from easyr1.engines.optimizer import OptimSpec
 from easyr1.engines.pack import Budget, MediaInputs
 from easyr1.engines.protocols import RolloutEngine, Sampling
 from easyr1.engines.rollout_torch import TorchRollout
-from easyr1.engines.rollout_vllm import beside_trainer
+from easyr1.engines.rollout_vllm import VllmRollout, vllm_rollout
 from easyr1.engines.train import TorchTrain
+from easyr1.engines.vllm_adapters import why_merged
 from easyr1.engines.vllm_settings import VllmSettings
-from easyr1.models.build import DTYPES, ModelSpec, build, build_critic, load_model_config, stop_ids
+from easyr1.models.build import DTYPES, ModelSpec, banned_ids, build, build_critic, load_model_config, stop_ids
 from easyr1.models.copies import blank_copy
-from easyr1.models.lora import LoraSpec
+from easyr1.models.lora import LoraSpec, adapter_layers
 from easyr1.models.parallel import Sharding
 from easyr1.models.ranks import Ranks, join
 from easyr1.models.scored import Scored, Unadapted
 from easyr1.trainer.collect import Filter
+
+log = logging.getLogger(__name__)
 
 
 def model_spec(config: Config, plan: Plan) -> ModelSpec:
@@ -175,23 +179,53 @@ def reference_engine(
     return TorchTrain(frozen, media, config.worker.rollout.temperature, score_budget, ranks=ranks)
 
 
-def rollout_engine(config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks) -> RolloutEngine:
+def rollout_engine(
+    config: Config, plan: Plan, scored: Scored, media: MediaInputs, ranks: Ranks, adapters_apart: bool
+) -> RolloutEngine:
     """The sampler, which shares the policy's module where that is whole; else, as vLLM, it has a copy to be fed."""
-    spec = model_spec(config, plan)
-    rollout = config.worker.rollout
-    ends = stop_ids(spec, load_model_config(spec))
     if plan.rollout_engine == "vllm":
-        return beside_trainer(vllm_settings(config, plan), scored, media, ends)
-    return TorchRollout(
-        scored if ranks.mesh is None else blank_copy(scored, spec, full_dtype(rollout.dtype)),
-        media,
-        ends,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
-        **rollout.engine_kwargs,
-    )
+        return _vllm(config, plan, media, adapters_apart)
+    spec, dtype = model_spec(config, plan), full_dtype(config.worker.rollout.dtype)
+    return _torch(config, plan, scored if ranks.mesh is None else blank_copy(scored, spec, dtype), media)
 
 
-def vllm_settings(config: Config, plan: Plan) -> VllmSettings:
+def distant_rollout_engine(
+    config: Config, plan: Plan, media: MediaInputs, adapters_apart: bool
+) -> TorchRollout | VllmRollout:
+    """The sampler in a process without a policy, with the weights that training starts from."""
+    if plan.rollout_engine == "vllm":
+        return _vllm(config, plan, media, adapters_apart)
+    dtype = sampler_dtype(config, plan)
+    spec = replace(model_spec(config, plan), param_dtype=dtype, compute_dtype=dtype, lora=None)
+    return _torch(config, plan, build(spec, trainable=False), media)
+
+
+def _torch(config: Config, plan: Plan, scored: Scored, media: MediaInputs) -> TorchRollout:
+    rollout, spec = config.worker.rollout, model_spec(config, plan)
+    ends = stop_ids(spec, load_model_config(spec))
+    tokens = rollout.max_num_batched_tokens
+    return TorchRollout(scored, media, ends, max_num_batched_tokens=tokens, **rollout.engine_kwargs)
+
+
+def _vllm(config: Config, plan: Plan, media: MediaInputs, adapters_apart: bool) -> VllmRollout:
+    spec = model_spec(config, plan)
+    model_config = load_model_config(spec)
+    settings = vllm_settings(config, plan, adapters_apart)
+    return vllm_rollout(settings, model_config, banned_ids(model_config), media, stop_ids(spec, model_config))
+
+
+def sends_adapters(config: Config, plan: Plan, scored: Scored) -> bool:
+    """Whether the sampler takes the policy's adapters as such; where vLLM does not, the reason is told."""
+    lora = config.worker.actor.model.lora
+    if not lora.rank or plan.rollout_engine != "vllm":
+        return False
+    why = why_merged(adapter_layers(scored.model), lora.rank, config.worker.rollout.engine_kwargs)
+    if why is not None:
+        log.warning("vLLM gets the weights with the adapters merged into them: %s", why)
+    return why is None
+
+
+def vllm_settings(config: Config, plan: Plan, adapters_apart: bool = False) -> VllmSettings:
     """What the vLLM sampler is told."""
     rollout, data, model = config.worker.rollout, config.data, config.worker.actor.model
     return VllmSettings(
@@ -205,7 +239,7 @@ def vllm_settings(config: Config, plan: Plan) -> VllmSettings:
         seed=rollout.seed,
         seed_answers=rollout.seed_answers,
         tensor_parallel_size=rollout.tensor_parallel_size,
-        world_size=plan.world_size,
+        world_size=plan.sampling_ranks or plan.world_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         enforce_eager=rollout.enforce_eager,
         enable_chunked_prefill=rollout.enable_chunked_prefill,
@@ -214,6 +248,8 @@ def vllm_settings(config: Config, plan: Plan) -> VllmSettings:
         limit_images=rollout.limit_images,
         min_pixels=data.min_pixels,
         max_pixels=data.max_pixels,
+        lora_rank=model.lora.rank if adapters_apart else 0,
+        lora_alpha=model.lora.alpha,
         engine_kwargs=rollout.engine_kwargs,
     )
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from easyr1.algorithms.needs import NEEDS
 from easyr1.batch import Completion, Prompt
+from easyr1.cluster.engines import stream_weights
 from easyr1.cluster.group import LocalGroup, WorkerGroup
 from easyr1.config.plan import Plan
 from easyr1.config.schema import Config
@@ -21,50 +22,91 @@ from easyr1.data.media import MediaStore
 from easyr1.data.model_files import FILES_FOLDER
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, RolloutEngine, Sampling
-from easyr1.engines.sync import WeightSync
+from easyr1.engines.sync import WeightInlet, WeightSync
 from easyr1.engines.train import TorchTrain
 from easyr1.errors import writing
 from easyr1.manifest import Listing, file_sizes
-from easyr1.models.build import build
+from easyr1.models.build import DTYPES, build
 from easyr1.models.lora import ADAPTER_FOLDER, describe, write_adapter
-from easyr1.models.ranks import Ranks, writes
+from easyr1.models.ranks import ALONE, Ranks, writes
 from easyr1.tracking.progress import Progress as Phases
 from easyr1.trainer.parts import (
     actor_engine,
     critic_engine,
+    distant_rollout_engine,
     join_ranks,
     model_spec,
     reference_engine,
     rollout_engine,
+    sampler_dtype,
+    sends_adapters,
 )
 from easyr1.trainer.random_state import seed_generators
+
+if TYPE_CHECKING:
+    from easyr1.cluster.place import Places
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The ranks of a run by what they do; one and the same group where the ranks that train sample, too."""
+
+    train: WorkerGroup
+    sample: WorkerGroup
+
+    def check(self) -> None:
+        """Raise what is wrong with a rank."""
+        for group in (self.train, self.sample):
+            group.check()
 
 
 @contextmanager
 def open_ranks(
     config: Config, plan: Plan, media: MediaStore | None, progress: Phases, tell: Callable[[str], None]
-) -> Iterator[WorkerGroup]:
+) -> Iterator[Groups]:
     """The ranks with their models: one in this process, or several in their own, which end with the block."""
     make = Rank(config, plan, media)
     with ExitStack() as stack:
         with progress.phase("building the model"):
-            if plan.world_size == 1:
-                group: WorkerGroup = LocalGroup(make())
+            if plan.in_driver:
+                train: WorkerGroup = LocalGroup(make())
             else:
-                group = stack.enter_context(_many(make, tell))
-        yield group
+                train = stack.enter_context(_many(make, _training_places(config, plan), tell))
+            groups = Groups(train, train)
+            if plan.sampling_ranks:
+                (apart, *_) = train.call_all("sync.sends_adapters")
+                places = _sampling_places(config, plan)
+                sample = stack.enter_context(_many(Sampler(config, plan, media, apart), places, tell))
+                stream_weights(train, sample, 0)
+                groups = Groups(train, sample)
+        yield groups
 
 
-def _many(make: "Rank", tell: Callable[[str], None]) -> AbstractContextManager[WorkerGroup]:
-    """Ranks in processes of their own; Ray is loaded for them alone."""
+def _training_places(config: Config, plan: Plan) -> "Places":
     from easyr1.cluster.place import Places
+
+    nodes, sequence = config.trainer.nnodes, config.worker.actor.ulysses_size
+    return Places(nodes, plan.world_size // nodes, plan.device or "cpu", sequence, others=plan.sampling_ranks)
+
+
+def _sampling_places(config: Config, plan: Plan) -> "Places":
+    """Ranks that hold one engine together lie on one machine, each engine wherever there is room."""
+    from easyr1.cluster.place import Places
+
+    each = config.worker.rollout.tensor_parallel_size
+    role, key = "sampler", "worker.rollout.n_gpus"
+    return Places(plan.sampling_ranks // each, each, plan.device or "cpu", role=role, anywhere=True, key=key)
+
+
+def _many(
+    make: "Rank | Sampler", places: "Places", tell: Callable[[str], None]
+) -> AbstractContextManager[WorkerGroup]:
+    """Ranks in processes of their own; Ray is loaded for them alone."""
     from easyr1.cluster.ray_group import open_ray_group
 
     trainer, plan = make.config.trainer, make.plan
-    per_node = plan.world_size // trainer.nnodes
-    places = Places(trainer.nnodes, per_node, plan.device or "cpu", make.config.worker.actor.ulysses_size)
-    timeline = trainer.ray_timeline
-    make = replace(make, media=None if make.media is None else make.media.for_ranks(per_node))
+    make = replace(make, media=None if make.media is None else make.media.for_ranks(places.ranks_per_node))
+    timeline = trainer.ray_timeline if places.role == "rank" else None
     return open_ray_group(make, places, plan.run_folder, trainer.hang_timeout_s, tell, timeline=timeline)
 
 
@@ -77,7 +119,9 @@ class Rank:
     media: MediaStore | None  # None: a text model
 
     def __call__(self) -> dict[str, Any]:
-        """Engines by name: actor, rollout, sync and files; reference and critic where the run needs them."""
+        """Engines by name: actor, sync and files; rollout where these ranks sample; reference and critic where the run
+        needs them.
+        """
         config, plan = self.config, self.plan
         seed_generators(config.data.seed)
         media: MediaInputs = self.media.inputs if self.media is not None else no_media
@@ -91,11 +135,35 @@ class Rank:
         if NEEDS[config.algorithm.adv_estimator].values:
             engines["critic"] = critic_engine(config, plan, media)
         trained = {name: engines[name] for name in ("actor", "critic") if name in engines}
-        sampler = rollout_engine(config, plan, scored, media, ranks)
-        sync = WeightSync(actor, sampler, shares_module=ranks.mesh is None and plan.rollout_engine == "torch")
+        engines["files"] = ModelFiles(trained)
+        apart = sends_adapters(config, plan, scored)
+        if plan.sampling_ranks:
+            dtype, speaks = DTYPES[sampler_dtype(config, plan)], ranks.rank == 0
+            sync = WeightSync(actor, None, shares_module=False, adapters_apart=apart, speaks=speaks, dtype=dtype)
+            return engines | {"sync": sync}
+        sampler = rollout_engine(config, plan, scored, media, ranks, apart)
+        shares = ranks.mesh is None and plan.rollout_engine == "torch"
+        sync = WeightSync(actor, sampler, shares_module=shares, adapters_apart=apart)
         sync.push()
         rollout = RankRollout(sampler, self.media, ranks, resting(config, engines, ranks))
-        return engines | {"rollout": rollout, "sync": sync, "files": ModelFiles(trained)}
+        return engines | {"rollout": rollout, "sync": sync}
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What a rank is made of that only samples; it can be pickled, as Rank can."""
+
+    config: Config
+    plan: Plan
+    media: MediaStore | None  # None: a text model
+    adapters_apart: bool  # whether adapters come as such
+
+    def __call__(self) -> dict[str, Any]:
+        """The rollout, and the inlet through which its weights come."""
+        seed_generators(self.config.data.seed)
+        media: MediaInputs = self.media.inputs if self.media is not None else no_media
+        engine = distant_rollout_engine(self.config, self.plan, media, self.adapters_apart)
+        return {"rollout": RankRollout(engine, self.media, ALONE, ()), "inlet": WeightInlet(engine)}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from easyr1.config.schema import known_keys
 ROOT = Path(__file__).parents[2]
 FILES = ["data.format_prompt=null", f"worker.reward.reward_function={Path(__file__)}:score"]
 CPU = Facts(device="cpu", num_devices=0)
+APART = ["worker.hybrid_engine=false", "worker.rollout.n_gpus=1"]
 TWO = ["trainer.device=cpu", "trainer.n_gpus_per_node=2"]  # ranks
 
 
@@ -63,6 +64,8 @@ def notes_of(*argv, facts=CPU):
         (["worker.rollout.tensor_parallel_size=1"], "worker.rollout.tensor_parallel_size"),
         (["worker.rollout.dtype=bf16"], "worker.rollout.dtype"),
         (["worker.actor.offload.offload_params=true"], "worker.actor.offload.offload_params"),
+        (["worker.rollout.n_gpus=1"], "worker.rollout.n_gpus"),
+        ([*APART, "worker.actor.offload.offload_params=true"], "worker.actor.offload.offload_params"),
         (["worker.actor.fsdp.fsdp_size=1"], "worker.actor.fsdp.fsdp_size"),
         (["worker.critic.fsdp.mp_buffer_dtype=bf16"], "worker.critic.fsdp.mp_buffer_dtype"),
         (["worker.actor.fsdp.mp_buffer_dtype=bf16", *TWO], "worker.actor.fsdp.mp_buffer_dtype"),
@@ -86,8 +89,9 @@ def test_keys_with_effect_are_not_reported():
 
 
 def test_the_samplers_precision_counts_where_it_has_a_copy_of_its_own():
-    argv = ["worker.rollout.dtype=bf16", *TWO]
-    assert not [note for note in notes_of(*argv) if note.startswith("worker.rollout.dtype")]
+    for places in (TWO, APART):
+        argv = ["worker.rollout.dtype=bf16", "trainer.hang_timeout_s=9", *places]
+        assert not [note for note in notes_of(*argv) if "no effect" in note]
 
 
 def test_defaults_and_the_shipped_file_are_not_reported():

@@ -260,7 +260,7 @@ def test_contradictions_stop_at_once_with_numbers_and_cure(argv, facts, key, num
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("worker.hybrid_engine=false", "separate devices is not available"),
+        ("worker.actor.fsdp.torch_dtype=fp16", "training of float16 weights is not available"),
     ],
 )
 def test_features_of_later_versions_stop_a_start_and_are_noted_in_a_dry_run(argument, message):

@@ -19,7 +19,7 @@ data.val_files data.val_batch_size data.filter_overlong_prompts_workers data.on_
 worker.actor.use_torch_compile worker.rollout.name worker.rollout.gpu_memory_utilization worker.rollout.enforce_eager
 worker.rollout.enable_chunked_prefill worker.rollout.tensor_parallel_size worker.rollout.max_model_len
 worker.rollout.max_num_batched_tokens worker.rollout.disable_log_stats worker.rollout.disable_tqdm
-worker.rollout.engine_kwargs worker.rollout.probe_freq worker.rollout.seed_answers
+worker.rollout.engine_kwargs worker.rollout.n_gpus worker.rollout.probe_freq worker.rollout.seed_answers
 worker.rollout.val_override_config worker.reward.num_cpus worker.reward.timeout_s
 trainer.total_epochs trainer.max_steps trainer.project_name trainer.experiment_name trainer.logger trainer.console
 trainer.nnodes trainer.n_gpus_per_node trainer.device trainer.max_try_make_batch trainer.val_freq

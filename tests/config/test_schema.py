@@ -28,6 +28,7 @@ OURS = {
     "worker.rollout.correction_cap": 2.0,
     "worker.rollout.seed_answers": False,
     "worker.rollout.probe_freq": 20,
+    "worker.rollout.n_gpus": None,
     "worker.actor.entropy_coef": 0.0,
     "worker.actor.old_log_probs": "auto",
     **{f"worker.{model}.fsdp.reduce_each_micro_batch": False for model in ("actor", "ref", "critic")},

@@ -13,10 +13,13 @@ import torch
 
 from easyr1.batch import Prompt
 from easyr1.config.sampler import OWN_ARGUMENTS
+from easyr1.engines import rollout_vllm
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.rollout_vllm import VllmRollout, _places, engine_input, sampling_params
+from easyr1.engines.vllm_adapters import why_merged
 from easyr1.engines.vllm_settings import VllmSettings, arguments, set_environment
 from easyr1.errors import ConfigError, DataError
+from easyr1.models.lora import CONFIG_FILE, TENSORS_FILE
 
 real = pytest.mark.skipif(not samplers.HAS_VLLM, reason="vLLM is not installed")
 
@@ -31,26 +34,30 @@ class Recorder:
     def __getattr__(self, name: str):
         def note(*values, **named):
             if "kwargs" in named:
-                list(named["kwargs"]["weights_iterator"])
-            self.calls.append((name, *values, *named.values()) if name in ("sleep", "wake_up") else name)
+                list(named.pop("kwargs")["update_info"]["weights"])
+            self.calls.append((name, *values, *named.values()) if values or named else name)
+            return True
 
         return note
 
 
-def recorded(device: str) -> tuple[VllmRollout, Recorder]:
+def recorded(device: str, **settings) -> tuple[VllmRollout, Recorder]:
     llm = Recorder()
-    return VllmRollout(VllmSettings("m", "float32", 64, device=device), dict, (), llm=llm), llm
+    return VllmRollout(VllmSettings("m", "float32", 64, device=device, **settings), dict, (), llm=llm), llm
 
 
 WEIGHTS = [("a", torch.zeros(1))]
+ADAPTER = [("x.lora_A.weight", torch.zeros(4, 3)), ("x.lora_B.weight", torch.zeros(2, 4))]
 FORGET = ["reset_prefix_cache", "reset_mm_cache", "reset_encoder_cache"]
+TAKEN = [("collective_rpc", f"{what}_weight{s}") for what, s in (("start", "_update"), ("update", "s"))]
+TAKEN.append(("collective_rpc", "finish_weight_update"))
 
 
 def test_new_weights_are_followed_by_three_resets():
     sampler, llm = recorded("cpu")
     sampler.load(iter(WEIGHTS), 3)
     sampler.rest()  # a CPU has nothing to share out
-    assert llm.calls == ["collective_rpc", *FORGET] and sampler.version == 3
+    assert llm.calls == [*TAKEN, *FORGET] and sampler.version == 3
     with pytest.raises(AssertionError, match="was given none"):
         sampler.load((), 4)
 
@@ -66,12 +73,60 @@ def test_on_a_gpu_the_sampler_sleeps_while_the_model_is_trained():
     assert llm.calls == [
         ("sleep", 2),
         ("wake_up", ["weights"]),  # first these alone, then room for keys and values
-        "collective_rpc",
+        *TAKEN,
         *FORGET,
         ("wake_up", ["kv_cache"]),
-        "collective_rpc",
+        *TAKEN,
         *FORGET,
     ]
+
+
+def test_weights_that_come_piece_by_piece_wake_it_once():
+    sampler, llm = recorded("cuda")
+    sampler.rest()
+    for _ in range(2):
+        sampler.feed(iter(WEIGHTS))
+    sampler.settle(1)
+    start, update, finish = TAKEN
+    awake = [("wake_up", ["weights"]), start, update, update, finish, *FORGET, ("wake_up", ["kv_cache"])]
+    assert llm.calls == [("sleep", 2), *awake]
+
+
+def test_adapters_come_without_the_base_which_sleeps_in_host_memory(monkeypatch):
+    monkeypatch.setattr(rollout_vllm, "adapter_request", lambda number, folder: (number, sorted(os.listdir(folder))))
+    sampler, llm = recorded("cuda", lora_rank=4, lora_alpha=8)
+    sampler.load([*WEIGHTS, *ADAPTER], 1)
+    sampler.rest()
+    sampler.load(ADAPTER, 2)
+    files = [CONFIG_FILE, TENSORS_FILE]
+    assert llm.calls == [
+        *TAKEN,
+        ("add_lora", (1, files)),
+        *FORGET,
+        ("sleep", 1),
+        ("wake_up", ["weights"]),
+        ("add_lora", (2, files)),  # by a name of its own, as caches go by it
+        *FORGET,
+        ("wake_up", ["kv_cache"]),
+    ]
+    assert sampler.adapter == (2, files) and sampler.version == 2
+
+
+@pytest.mark.parametrize(
+    ("layer", "rank", "kwargs", "why"),
+    (
+        ("model.layers.0.self_attn.q_proj", 4, {}, None),
+        ("model.language_model.layers.11.mlp.down_proj", 512, {}, None),
+        ("model.visual.blocks.0.mlp.down_proj", 4, {}, "vLLM takes none in model.visual.blocks.0.mlp.down_proj"),
+        ("model.layers.0.self_attn.qkv_proj", 4, {}, "none in model.layers.0.self_attn.qkv_proj"),
+        ("lm_head", 4, {}, "vLLM takes none in lm_head"),
+        ("model.layers.0.self_attn.q_proj", 513, {}, "no rank above 512"),
+        ("model.layers.0.self_attn.q_proj", 4, {"enable_lora": False}, "enable_lora is false"),
+    ),
+)
+def test_where_vllm_takes_no_adapters_they_are_merged_and_the_reason_is_told(layer, rank, kwargs, why):
+    found = why_merged([layer], rank, kwargs)
+    assert found is None if why is None else why in str(found)
 
 
 def test_every_key_reaches_vllm():
@@ -94,6 +149,7 @@ def test_every_key_reaches_vllm():
         limit_images=3,
         min_pixels=10,
         max_pixels=90,
+        lora_rank=9,
         engine_kwargs={"max_num_seqs": 5, "async_scheduling": True},
     )
     found = arguments(given, sees=True)
@@ -118,12 +174,14 @@ def test_every_key_reaches_vllm():
         "limit_mm_per_prompt": {"video": 0, "image": 3},
         "mm_processor_kwargs": {"min_pixels": 10, "max_pixels": 90},
         "mm_device_do_normalize": False,
+        "enable_lora": True,
+        "max_lora_rank": 16,  # one that vLLM has
         "max_num_seqs": 5,
         "async_scheduling": True,  # ours is False; engine_kwargs win
     }
     assert {name: found[name] for name in wanted} == wanted
     alone = arguments(VllmSettings("folder", "float32", 300), sees=False)
-    assert not {"enable_sleep_mode", "gpu_memory_utilization", "limit_mm_per_prompt"} & alone.keys()
+    assert not {"enable_lora", "enable_sleep_mode", "gpu_memory_utilization", "limit_mm_per_prompt"} & alone.keys()
     assert "distributed_executor_backend" not in alone and alone["kv_cache_memory_bytes"] > 0
     for name in OWN_ARGUMENTS:
         with pytest.raises(ConfigError, match=name):

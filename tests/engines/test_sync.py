@@ -34,8 +34,12 @@ class Holder:
             for name, one in like.items()
         }
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return self.own
+    def feed(self, weights) -> None:
+        for name, tensor in weights:
+            self.own[name].copy_(tensor)
+
+    def settle(self, version: int) -> None:
+        self.version = version
 
 
 @pytest.mark.parametrize("num_bytes", (16, 100, 1 << 20))
@@ -116,11 +120,16 @@ def test_buckets_that_lack_a_piece_are_refused_and_the_next_stream_is_taken():
     source = tensors()
     inlet = WeightInlet(Holder(source, torch.float32))
     pieces = list(buckets(source.items(), 5000))
-    for stream in (pieces[:-1], pieces[1:], [*pieces, pieces[0]]):
+    for stream in (pieces[:-1], pieces[1:], [*pieces, pieces[0]], []):
         for bucket in stream:
             inlet.take(bucket)
         with pytest.raises(AssertionError, match="did not come whole: "):
             inlet.finish(1)
+    (whole,) = buckets(source.items(), 1 << 20)
+    inlet.take(whole)
+    with pytest.raises(AssertionError, match="large came twice"):
+        inlet.take(whole)
+    inlet = WeightInlet(inlet.sampler)
     for bucket in pieces:
         inlet.take(bucket)
     inlet.finish(2)
@@ -136,11 +145,12 @@ def _of_shards(folder, kind: str) -> tuple[list[list[int]], int, int]:
     found, sizes = answers(rollout, scene), []
     for tensor in rollout.tensors().values():
         tensor.zero_()
+    inlet = WeightInlet(rollout)
     while (bucket := sync.next_bucket()) is not None:
         assert bucket or rank
         sizes.append(sum(piece.data.nbytes for piece in bucket))
         if rank == 0:
-            WeightInlet(rollout).take(bucket)
+            inlet.take(bucket)
     assert rank or answers(rollout, scene) == found
     return found, max(sizes), sum(sizes)
 

@@ -13,6 +13,9 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 # The models of the tests are tiny: one thread is as fast as two, and nothing is downloaded.
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
+# How many processes share the quick tests, a file each at a time; 0 runs them in one.
+WORKERS ?= 2
+
 .DEFAULT_GOAL := help
 .PHONY: help venv quickstart test test-all test-ranks test-vllm test-wheel check fix config clean
 
@@ -36,7 +39,7 @@ quickstart: venv ## train a tiny vision model on scanned digits; a few minutes o
 
 test: venv ## run the tests but the slow ones; ARGS='tests/data -x' chooses
 	@echo "Running the tests; a few minutes on two cores."
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: venv ## run every test, slow ones too
 	@echo "Running every test, the slow ones too."

@@ -56,8 +56,8 @@ DOORS = {  # the longest path that fits counts
     "easyr1/cli": {"rich", "typer"},
     "easyr1/cli/env.py": {"torch"},
     "easyr1/config/supported.py": {"packaging"},
-    "easyr1/examples": set(),
-    "easyr1/examples/own_data": {"PIL"},
+    "easyr1/examples": {"numpy", "PIL"},
+    "easyr1/examples/arithmetic": {"torch", "transformers"},
     "easyr1/examples/reward_function": {"numpy", "mathruler", "math_verify", "sympy"},
     "easyr1/examples/quickstart": {
         "numpy",

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# CISPO of Qwen2.5-VL-7B on Geometry3K: the weight of a token is cut, never its gradient. 8 GPUs.
+source "$(dirname "${BASH_SOURCE[0]}")/overrides.sh"
+
+exec python3 -m easyr1.cli.main train \
+    config=examples/config.yaml \
+    data.train_files=hiyouga/geometry3k@train \
+    data.val_files=hiyouga/geometry3k@test \
+    worker.actor.model.model_path=Qwen/Qwen2.5-VL-7B-Instruct \
+    worker.actor.loss_type=cispo \
+    worker.actor.clip_ratio_low=0.0 \
+    worker.actor.clip_ratio_high=4.0 \
+    trainer.experiment_name=qwen2_5_vl_7b_geo3k_cispo \
+    trainer.n_gpus_per_node=8 \
+    "${OVERRIDES[@]}" "$@"

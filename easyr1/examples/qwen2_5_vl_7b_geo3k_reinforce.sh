@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# REINFORCE++ of Qwen2.5-VL-7B on Geometry3K, with the KL in the reward: 8 GPUs.
+source "$(dirname "${BASH_SOURCE[0]}")/overrides.sh"
+
+exec python3 -m easyr1.cli.main train \
+    config=examples/config.yaml \
+    data.train_files=hiyouga/geometry3k@train \
+    data.val_files=hiyouga/geometry3k@test \
+    worker.actor.model.model_path=Qwen/Qwen2.5-VL-7B-Instruct \
+    algorithm.adv_estimator=reinforce_plus_plus \
+    algorithm.use_kl_loss=False \
+    algorithm.kl_penalty=kl \
+    algorithm.kl_coef=1e-3 \
+    trainer.experiment_name=qwen2_5_vl_7b_geo3k_reinforce \
+    trainer.n_gpus_per_node=8 \
+    "${OVERRIDES[@]}" "$@"

@@ -1,5 +1,6 @@
 """Versions are stated once, in pyproject.toml, and a wrong one stops the start in one message."""
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -92,3 +93,14 @@ def test_it_is_told_before_torch_is_loaded():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 20 and "torch 1.0" in done.stderr
+
+
+def test_an_older_python_is_told_before_a_file_that_it_cannot_read(monkeypatch):
+    text = (ROOT / "easyr1/__init__.py").read_text(encoding="utf-8")
+    compile(ast.parse(text, feature_version=(3, 7)), "easyr1", "exec")
+    oldest = tuple(map(int, range_of("python").removeprefix(">=").split(".")))
+    monkeypatch.setattr(sys, "version_info", (oldest[0], oldest[1] - 1, 0))
+    with pytest.raises(SystemExit, match=f"needs Python {oldest[0]}.{oldest[1]} or newer"):
+        exec(text, {"__name__": "easyr1"})
+    monkeypatch.setattr(sys, "version_info", (*oldest, 0))
+    exec(text, {"__name__": "easyr1"})

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 from rich.console import Console
-from scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 
 from easyr1.cli.train import dry_run
 from easyr1.config.load import load
 from easyr1.errors import ConfigError
 from easyr1.examples import videos
 from easyr1.examples.arithmetic.rows import write_rows
+from scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 
 SHIPPED = ["config=examples/config.yaml"]
 BF16 = {"worker.actor.fsdp.torch_dtype": "bf16", "worker.actor.optim.strategy": "adamw_bf16"}

@@ -82,6 +82,7 @@ def test_every_answer_has_a_line_and_another_question_needs_no_model(evaluate, m
     assert status == 2 and "sampling.n was 3, is 2" in shown and "another folder" in shown
 
 
+@pytest.mark.slow
 def test_a_stopped_evaluation_keeps_whole_rows_and_goes_on_to_the_same_end(evaluate, tmp_path, monkeypatch):
     more = ("worker.rollout.n=2", "data.val_batch_size=4")
     _, straight, _ = evaluate(*more, output=tmp_path / "straight")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from example_scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 from rich.console import Console
-from scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 
 from easyr1.cli.train import dry_run
 from easyr1.config.load import load

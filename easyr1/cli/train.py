@@ -1,10 +1,8 @@
 """`easyr1 train`: check, show what will run, train."""
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +11,7 @@ from easyr1.config.plan import Plan
 from easyr1.config.resolve import plan_rows, resolve
 from easyr1.config.schema import Config
 from easyr1.tracking.progress import Progress
+from easyr1.tracking.screen import Mode, open_screen
 from easyr1.trainer.known import code_facts, machine_facts
 
 DRY_RUN = "--dry-run"
@@ -21,11 +20,10 @@ DRY_RUN = "--dry-run"
 def main(arguments: Sequence[str]) -> int:
     """Train as the key=value arguments say; with --dry-run stop before anything is loaded."""
     settings = [argument for argument in arguments if argument != DRY_RUN]
-    console = make_console()
     config, given = load(settings)
     if DRY_RUN in arguments:
-        return dry_run(config, given, console)
-    train(config, given, console)
+        return dry_run(config, given, make_console())
+    train(config, given, make_console(config.trainer.console))
     return 0
 
 
@@ -45,7 +43,7 @@ def train(config: Config, given: frozenset[str], console: Console) -> dict[str, 
     resolve(config, given, facts)
     from easyr1.trainer.assemble import open_trainer, prepare
 
-    progress = Progress(console)
+    progress = Progress(console, as_json=config.trainer.console == "json")
     inputs = prepare(config, given, facts, progress)
     show_plan(inputs.plan, config, console)
     show_notes(inputs.notes, console)
@@ -58,12 +56,9 @@ def train(config: Config, given: frozenset[str], console: Console) -> dict[str, 
     return metrics
 
 
-def make_console() -> Console:
+def make_console(mode: Mode = "full") -> Console:
     """Where a run speaks to people; log records of the package go there too."""
-    console = Console(stderr=True)
-    handler = RichHandler(console=console, show_time=False, show_path=False, markup=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    return console
+    return open_screen(mode)
 
 
 def show_plan(plan: Plan, config: Config, console: Console) -> None:

@@ -239,17 +239,21 @@ def open_trainer(
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
     with ExitStack() as stack:
-        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
-        tracker = Tracker(
-            trainer_keys.logger,
-            plan.run_folder,
-            console,
-            json.loads(dump(config, inputs.given)),
-            total_steps=plan.total_steps,
-            resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
-            identity={} if own is None else own.state["trackers"],
-        )
+        with progress.phase("starting the loggers"):  # before the models: a wrong key shows in the first seconds
+            tracker = Tracker(
+                trainer_keys.logger,
+                plan.run_folder,
+                console,
+                json.loads(dump(config, inputs.given)),
+                total_steps=plan.total_steps,
+                resume_step=None
+                if trainer_keys.val_only
+                else resume_step,  # None: no step is made anew, all rows stay
+                identity={} if own is None else own.state["trackers"],
+            )
         stack.callback(tracker.finish)
+        tell(tracker.whereabouts())
+        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
         worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
         trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
         _tell_adapters(group, tracker)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from easyr1.algorithms.needs import KL_NAMES, LOSS_NAMES, NEEDS
 from easyr1.config.plan import Facts
-from easyr1.engines.vllm_settings import installed_vllm
 from easyr1.tracking.loggers import LOGGERS
+from easyr1.tracking.services import unready
 
 OPTIMIZERS = ("adamw", "adamw_bf16")
 
@@ -18,6 +18,7 @@ def code_facts(dry_run: bool = False) -> Facts:
         losses=LOSS_NAMES,
         kl_penalties=KL_NAMES,
         loggers=tuple(LOGGERS),
+        unready_loggers=unready(),
         optimizers=OPTIMIZERS,
         dry_run=dry_run,
     )
@@ -26,6 +27,8 @@ def code_facts(dry_run: bool = False) -> Facts:
 def machine_facts(facts: Facts) -> Facts:
     """The same, with the GPUs that torch sees, the vLLM that is installed, and whether a cluster of Ray is named."""
     import torch
+
+    from easyr1.engines.vllm_settings import installed_vllm
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cluster = os.environ.get("RAY_ADDRESS", "") not in ("", "local")

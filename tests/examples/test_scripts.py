@@ -254,3 +254,9 @@ def test_a_whole_command(tmp_path, folder_of_call, script):
     )
     assert done.returncode == 0, done.stderr
     assert "nothing was written" in done.stderr
+
+
+def test_the_page_of_examples_lists_every_script_and_variable():
+    page = (ROOT / "docs/examples.md").read_text()
+    assert [script for script in SCRIPTS if page.count(f"\n| `{script}` |") != 1] == []
+    assert [name for name, key in VARIABLES.items() if f"| `{name}` | `{key}`" not in page] == []

@@ -13,7 +13,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import answer_table, flat, picture_of
+from easyr1.tracking.tables import answer_table, empty_picture, flat, is_picture, picture_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class MlflowLogger:
         if not rows:
             return
         columns, cells = answer_table(rows, picture_of)
-        table = {column: [row[place] for row in cells] for place, column in enumerate(columns)}
+        table = {column: _filled([row[place] for row in cells]) for place, column in enumerate(columns)}
         self._client.log_table(self._id, table, f"generations/step_{step:06d}.json")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -101,6 +101,12 @@ class MlflowLogger:
         name = environ.get("MLFLOW_EXPERIMENT_NAME") or project
         found = self._client.get_experiment_by_name(name)
         return self._client.create_experiment(name) if found is None else found.experiment_id
+
+
+def _filled(column: list[Any]) -> list[Any]:
+    """MLflow refuses a column of pictures with gaps, so a gap becomes an empty picture."""
+    has_pictures = any(map(is_picture, column))
+    return [cell if is_picture(cell) else empty_picture() for cell in column] if has_pictures else column
 
 
 def allowed(name: str) -> str:

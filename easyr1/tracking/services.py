@@ -146,13 +146,12 @@ def importing(name: str) -> Iterator[None]:
 def start(name: str, call: Callable[[], T]) -> T:
     """What `call`, which starts a tracker, returns; ConfigError with the cures where it fails.
 
-    Nobody is asked at the terminal for a key that is missing, and what the package prints goes to standard error.
+    Nobody is asked at the terminal for a key that is missing.
     """
     service = SERVICES[name]
     stdin, sys.stdin = sys.stdin, io.StringIO()
     try:
-        with redirect_stdout(sys.stderr):
-            found, error = attempt(call)
+        found, error = attempt(call)
     finally:
         sys.stdin = stdin
     if error is not None:
@@ -161,9 +160,13 @@ def start(name: str, call: Callable[[], T]) -> T:
 
 
 def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What the call into a logger returns, or what it raises: each package has errors of its own."""
+    """What the call into a logger returns, or what it raises: each package has errors of its own.
+
+    What it prints goes to standard error; in JSON mode the other one is not for it.
+    """
     try:
-        return call(), None
+        with redirect_stdout(sys.stderr):
+            return call(), None
     except Exception as error:
         return None, error
 

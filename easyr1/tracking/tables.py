@@ -76,6 +76,19 @@ def picture_of(data: object) -> Any:
     return None if found is None else open_picture(found)
 
 
+def is_picture(cell: object) -> bool:
+    from PIL import Image
+
+    return isinstance(cell, Image.Image)
+
+
+def empty_picture() -> Any:
+    """One white pixel."""
+    from PIL import Image
+
+    return Image.new("RGB", (1, 1), "white")
+
+
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested configuration by dotted keys."""
     found: dict[str, Any] = {}

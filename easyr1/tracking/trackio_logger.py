@@ -5,7 +5,6 @@ It keeps runs on this machine, in TRACKIO_DIR; with TRACKIO_SPACE_ID it sends th
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from typing import Any
 
 from easyr1.tracking.loggers import Run
@@ -48,8 +47,7 @@ class TrackioLogger:
         return {"project": self._run.project, "name": self._run.name, "id": str(self._run.id)}
 
     def finish(self) -> None:
-        with redirect_stdout(None):
-            self._run.finish()
+        self._trackio.finish()
 
     def _picture(self, data: object) -> Any:
         picture = picture_of(data)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ NAMES = {
     "estimators": {"grpo": Needs(min_n=2), "with_values": Needs(values=True), "by_parts": Needs(parts=True)},
     "losses": ("default",),
     "kl_penalties": ("kl", "abs", "mse", "low_var_kl"),
-    "loggers": ("console", "file"),
+    "loggers": ("console", "file", "mlflow"),
     "optimizers": ("adamw", "adamw_bf16"),
 }
 CPU = Facts(device="cpu", num_devices=0, **NAMES)
@@ -215,7 +214,7 @@ def with_facts(base=CPU, **changes):
         (["trainer.logger=[file,mlflov]"], CPU, "trainer.logger", ["unknown name 'mlflov'", "did you mean 'mlflow'"]),
         (
             ["trainer.logger=[file,mlflow]"],
-            replace(CPU, unready_loggers={"mlflow": "install it", "wandb": "log in"}),
+            dataclasses.replace(CPU, unready_loggers={"mlflow": "install it", "wandb": "log in"}),
             "trainer.logger",
             ["install it"],
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from example_scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 from rich.console import Console
 
 from easyr1.cli.train import dry_run
@@ -254,3 +255,9 @@ def test_a_whole_command(tmp_path, folder_of_call, script):
     )
     assert done.returncode == 0, done.stderr
     assert "nothing was written" in done.stderr
+
+
+def test_the_page_of_examples_lists_every_script_and_variable():
+    page = (ROOT / "docs/examples.md").read_text()
+    assert [script for script in SCRIPTS if page.count(f"\n| `{script}` |") != 1] == []
+    assert [name for name, key in VARIABLES.items() if f"| `{name}` | `{key}`" not in page] == []

@@ -4,6 +4,7 @@ import math
 import sys
 
 import pytest
+from PIL import Image
 from tracked import log_a_run, track
 
 from easyr1.errors import ConfigError
@@ -37,11 +38,14 @@ def test_a_run_and_its_resumption_are_read_back(mlflow, tmp_path, caplog):
     assert values(client, run.info.run_id, "timing_s/save_checkpoint") == [(1, 2.0), (2, 2.0)]
     assert math.isnan(values(client, run.info.run_id, "actor/grad_norm")[0][1])
     artifacts = [file.path for file in client.list_artifacts(run.info.run_id)]
-    assert {"config.json", "generations", "images"} <= set(artifacts)
+    assert {"config.json", "generations"} <= set(artifacts)
     table = client.load_table(run.info.experiment_id, "generations/step_000002.json", [run.info.run_id])
-    assert list(table["response"]) == ["7", "7"]
+    assert list(map(str, table["response"])) == ["7", "7"]
     assert list(table["scores/overall"]) == [0.5, 0.5]
-    assert table["image_1"][0] is None and table["image_1"][1]["filepath"].startswith("images/")
+    files = [[cell["filepath"] for cell in table[name]] for name in ("image_1", "image_2")]
+    pictures = [[Image.open(client.download_artifacts(run.info.run_id, file)) for file in row] for row in files]
+    assert [[picture.size for picture in column] for column in pictures] == [[(1, 1), (3, 2)]] * 2
+    assert pictures[1][1].convert("RGB").getpixel((0, 0)) == (0, 0, 255)
     # the same run goes on, whatever its settings are now
     assert log_a_run("mlflow", tmp_path / "run", steps=(3,), identity=identity, resume_step=2) == identity
     assert values(client, run.info.run_id, "reward/overall") == [(1, 0.25), (2, 0.5), (3, 0.75)]

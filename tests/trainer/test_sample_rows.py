@@ -1,4 +1,4 @@
-"""Answers as records for people: which training steps are logged, how large pictures are, what is read as an answer."""
+"""Answers as records for people: which training steps are logged, how large pictures are, what the answer is."""
 
 import base64
 import io

@@ -17,11 +17,11 @@ PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-ranks test-vllm test-trackers test-wheel check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-browser test-vllm test-trackers test-wheel check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## make .venv and install easyr1 with its tools, if that is not done yet
 
@@ -51,6 +51,10 @@ RANKS := tests/cluster tests/engines/test_sync.py tests/*/test_*ranks*.py tests/
 test-ranks: venv ## run all tests of several ranks, slow ones too: clusters, up to four ranks, whole runs
 	@echo "Running the tests of several ranks, the slow ones too; this takes a while."
 	@$(PYTEST) -m "slow or not slow" $(RANKS) $(ARGS)
+
+test-browser: venv ## run the tests of the report in a headless Chromium, where there is one
+	@echo "Running the tests of the report in a headless Chromium."
+	@$(PYTEST) -m "slow or not slow" -rs tests/tracking/test_report_in_a_browser.py $(ARGS)
 
 test-vllm: $(WITH_VLLM) ## run the tests of the vLLM sampler on a CPU, in .venv-vllm
 	@echo "Running the tests of the vLLM sampler."

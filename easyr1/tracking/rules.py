@@ -18,6 +18,7 @@ MANY_FLAT_GROUPS = 0.8  # share of groups whose answers all scored alike
 LARGE_GAP = 0.02  # nats, KL of the sampler's policy to the trainer's
 KL_FACTOR, KL_STEPS, KL_FLOOR = 5.0, 5, 0.02  # a KL below the floor, as in the first steps, may rise as it likes
 NORM_FACTOR, NORM_STEPS = 10.0, 5  # a median of fewer steps says little
+SOLVED = 0.9  # training accuracy, where there is none the whole reward
 ENTROPY_SHARE, LOW_ENTROPY, ENTROPY_STEPS = 0.1, 0.05, 5  # of the start; nats a token
 
 
@@ -50,9 +51,14 @@ def no_spread(curves: Curves) -> str | None:
     values = _last(curves, "rollout/flat_groups")
     if not values or fmean(values) <= MANY_FLAT_GROUPS:
         return None
+    cure = (
+        "the task is all but solved, take harder rows"
+        if solved(curves)
+        else "take harder or easier rows, or algorithm.online_filtering=true"
+    )
     return (
         f"in {fmean(values):.0%} of the groups of the last {len(values)} steps all answers scored alike and taught "
-        "nothing; take harder or easier rows, or algorithm.online_filtering=true"
+        f"nothing; {cure}"
     )
 
 
@@ -95,17 +101,26 @@ def large_gradients(curves: Curves) -> str | None:
 
 
 def entropy_collapse(curves: Curves) -> str | None:
-    """The entropy of the last 5 steps is under a tenth of that of the first 5, and under 0.05 nats a token."""
+    """The entropy of the last 5 steps is under a tenth of that of the first 5, and under 0.05 nats a token.
+
+    Not where the task is all but solved: who is right may be sure.
+    """
     values = [value for _, value in curves.get("actor/entropy", [])]
     if len(values) < 2 * ENTROPY_STEPS:
         return None
     first, last = fmean(values[:ENTROPY_STEPS]), fmean(values[-ENTROPY_STEPS:])
-    if last >= min(ENTROPY_SHARE * first, LOW_ENTROPY):
+    if last >= min(ENTROPY_SHARE * first, LOW_ENTROPY) or solved(curves):
         return None
     return (
         f"the entropy fell from {number(first)} to {number(last)} nats a token: all answers become the same, and "
         "nothing new is tried"
     )
+
+
+def solved(curves: Curves) -> bool:
+    """Whether the training accuracy (where there is none, the reward) of the last 10 steps is 0.9 or more."""
+    values = _last(curves, "reward/accuracy", "reward/overall", "critic/score/mean")
+    return bool(values) and fmean(values) >= SOLVED
 
 
 RULES: tuple[Callable[[Curves], str | None], ...] = (

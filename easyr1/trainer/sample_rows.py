@@ -82,7 +82,7 @@ def parsed_answer(response: str) -> str | None:
     if boxed is not None or opened:
         return boxed if boxed is not None else inside.strip()
     lines = ANSWER_LINE.findall(response)
-    return lines[-1].strip() if lines else None
+    return lines[-1].strip(" *_\t\r") if lines else None
 
 
 def png(picture: Picture) -> str:

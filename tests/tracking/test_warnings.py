@@ -40,6 +40,9 @@ def test_truncated_answers():
 def test_groups_without_spread():
     assert "in 90% of the groups of the last 2 steps" in str(no_spread({"rollout/flat_groups": curve(0.85, 0.95)}))
     assert no_spread({"rollout/flat_groups": curve(*[1.0] * 5, *[0.8] * 10)}) is None
+    hard = {"rollout/flat_groups": curve(0.9), "reward/accuracy": curve(0.89), "reward/overall": curve(0.95)}
+    assert "take harder or easier rows" in str(no_spread(hard))
+    assert "all but solved, take harder rows" in str(no_spread({**hard, "reward/accuracy": curve(0.9)}))
 
 
 def test_a_sampler_that_disagrees_with_the_trainer():
@@ -70,6 +73,9 @@ def test_an_entropy_that_collapses():
     assert entropy_collapse({"actor/entropy": curve(*[0.4] * 5, *[0.05] * 5)}) is None
     assert entropy_collapse({"actor/entropy": curve(*[2.0] * 5, *[0.1] * 5)}) is None  # much less, but not little
     assert entropy_collapse({"actor/entropy": curve(*[0.4] * 4, *[0.01] * 5)}) is None  # too early to tell
+    low = {"actor/entropy": curve(*[0.4] * 5, *[0.03] * 5), "reward/accuracy": curve(*[0.5] * 5, *[0.89] * 10)}
+    assert entropy_collapse(low)
+    assert entropy_collapse({**low, "reward/accuracy": curve(*[0.5] * 5, *[0.9] * 10)}) is None  # right, so it may be
 
 
 def test_numbers_that_are_none():

@@ -248,6 +248,12 @@ def test_training_groups_are_logged_whole_with_what_was_learnt_from_each_answer(
         assert sorted(range(3), key=overall.__getitem__) == sorted(range(3), key=advantages.__getitem__)
     assert len({row["group"] for row in rows}) == 4
     assert all(row["truncated"] in (True, False) for row in rows)
+    page = (tmp_path / "run" / "report.html").read_text()
+    shown = json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])
+    assert [[answer["advantage"] for answer in group["answers"]] for group in shown["groups"]] == [
+        [row["advantage"] for row in rows[first : first + 3]] for first in range(0, 12, 3)
+    ]
+    assert all(group["pictures"] for group in shown["groups"])
 
 
 @pytest.mark.parametrize(("takes_s", "times"), ((0.0, 4), (0.2, 2)))

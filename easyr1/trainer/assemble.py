@@ -254,11 +254,13 @@ def open_trainer(
         stack.callback(tracker.finish)
         tell(tracker.whereabouts())
         group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
+        with progress.phase("starting the reward"):
+            worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
         trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
         _tell_adapters(group, tracker)
         if start is not None:
-            trainer.resume(start.folder, start.state)
+            with progress.phase("loading the checkpoint"):
+                trainer.resume(start.folder, start.state)
         if not trainer_keys.val_only:  # from here on steps are made anew
             checkpoints.set_aside_after(None if start is None else start.folder)
         yield trainer
@@ -294,7 +296,7 @@ def _trainer(
     loader = _loader(config, inputs.train)
 
     def tell(message: str) -> None:
-        tracker.event("warning", message=message)
+        tracker.event("warning", topic="left out", message=message)
 
     return Trainer(
         config=config,

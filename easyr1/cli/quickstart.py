@@ -92,7 +92,9 @@ def make_inputs(config: Config, folder: Path, console: Console):
     from easyr1.examples.quickstart.digits import write_tasks
 
     seed = config.data.seed
-    console.print("1. a base model: a short supervised training with a careless teacher (kept in a cache)")
+    console.print(
+        "1. a base model: a short supervised training with a careless teacher (kept in a cache)", soft_wrap=True
+    )
     base = build_base(cache_folder(), seed, Progress(console, as_json=config.trainer.console == "json"))
     console.print(f"   {base}", highlight=False, soft_wrap=True)
     console.print("2. rows: which digit is it, and which of two digits is larger")

@@ -55,18 +55,19 @@ def dry_run(config: Config, given: frozenset[str], console: Console) -> int:
 def train(config: Config, given: frozenset[str], console: Console) -> dict[str, float]:
     """Train to the end. Returns the metrics of the last validation."""
     resolve(config, given, code_facts())  # what can be wrong without torch is told before it is loaded
-    facts = machine_facts(code_facts())
-    resolve(config, given, facts)
-    from easyr1.trainer.assemble import open_trainer, prepare
-
     progress = Progress(console, as_json=config.trainer.console == "json")
+    with progress.phase("loading torch and transformers"):
+        facts = machine_facts(code_facts())
+        resolve(config, given, facts)
+        from easyr1.trainer.assemble import open_trainer, prepare
+
     inputs = prepare(config, given, facts, progress)
     show_plan(inputs.plan, config, console)
     show_notes(inputs.notes, console)
     if inputs.is_finished:
         console.print(f"all {inputs.plan.total_steps} steps are done; nothing is left to do", highlight=False)
         return {}
-    with open_trainer(inputs, progress, console, lambda line: console.print(Text(line))) as trainer:
+    with open_trainer(inputs, progress, console, lambda line: console.print(Text(line), soft_wrap=True)) as trainer:
         metrics = trainer.fit()
     console.print(f"report: {inputs.plan.run_folder / 'report.html'}", soft_wrap=True)
     return metrics

@@ -159,11 +159,13 @@ def open_trainer(
         stack.callback(tracker.finish)
         tell(tracker.whereabouts())
         groups = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, groups.check))
+        with progress.phase("starting the reward"):
+            worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, groups.check))
         trainer = _trainer(inputs, groups, worker, tracker, progress, checkpoints)
         _tell_adapters(groups.train, tracker)
         if start is not None:
-            trainer.resume(start.folder, start.state)
+            with progress.phase("loading the checkpoint"):
+                trainer.resume(start.folder, start.state)
         if not trainer_keys.val_only:  # from here on steps are made anew
             checkpoints.set_aside_after(None if start is None else start.folder)
         yield trainer
@@ -197,7 +199,7 @@ def _trainer(
     loader = _loader(config, inputs.train)
 
     def tell(message: str) -> None:
-        tracker.event("warning", message=message)
+        tracker.event("warning", topic="left out", message=message)
 
     return Trainer(
         config=config,

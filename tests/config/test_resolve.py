@@ -214,7 +214,7 @@ def with_facts(base=CPU, **changes):
         (["trainer.logger=[file,mlflov]"], CPU, "trainer.logger", ["unknown name 'mlflov'", "did you mean 'mlflow'"]),
         (
             ["trainer.logger=[file,mlflow]"],
-            dataclasses.replace(CPU, unready_loggers={"mlflow": "install it", "wandb": "log in"}),
+            with_facts(unready_loggers={"mlflow": "install it", "wandb": "log in"}),
             "trainer.logger",
             ["install it"],
         ),
@@ -498,3 +498,11 @@ def test_there_is_one_weight_for_each_source():
     plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0.5]")
     with pytest.raises(ConfigError, match=r"data\.train_weights: .*> 0"):
         plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0]")
+
+
+def test_a_dry_run_tells_what_a_tracker_lacks():
+    facts = with_facts(DRY, unready_loggers={"mlflow": "install it", "wandb": "log in"})
+    notes = plan_of("trainer.logger=[file,mlflow]", facts=facts).notes
+    assert [note for note in notes if "install it" in note or "log in" in note] == [
+        "a real start would stop: trainer.logger: install it"
+    ]

@@ -109,3 +109,27 @@ def test_no_tracker_is_loaded_to_find_out():
         f"sys.exit(any(name in sys.modules for name in {[*SERVICES, 'torch']}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "cure"), [("swanlab", "SWANLAB_MODE=offline"), ("wandb", "WANDB_MODE=offline")])
+def test_a_command_stops_before_torch_is_loaded(tmp_path, name, cure):
+    for file in ("rows.jsonl", "reward.py"):
+        (tmp_path / file).write_text("")
+    arguments = [
+        "train",
+        *(f"data.{part}_files={tmp_path / 'rows.jsonl'}" for part in ("train", "val")),
+        f"worker.reward.reward_function={tmp_path / 'reward.py'}:compute_score",
+        "worker.actor.model.model_path=some/model",
+        f"trainer.logger=['console','{name}']",
+    ]
+    code = (
+        "import sys; from easyr1.cli.main import main; from easyr1.tracking import services\n"
+        "services.is_installed = lambda name: True\n"
+        f"status = main({arguments})\n"
+        "sys.exit(9 if 'torch' in sys.modules else status)\n"
+    )
+    environ = {"HOME": str(tmp_path), "PATH": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    started = {"cwd": tmp_path, "env": environ, "capture_output": True, "text": True, "timeout": 60, "check": False}
+    stopped = subprocess.run([sys.executable, "-c", code], **started)
+    assert stopped.returncode == 2, stopped.stderr
+    assert cure in stopped.stderr and len(stopped.stderr.splitlines()) == 1

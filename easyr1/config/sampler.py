@@ -1,6 +1,8 @@
 """Which sampler a run takes, and the versions and arguments of vLLM that will do. Imports no vllm."""
 
+import importlib.metadata
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from easyr1.config.plan import Facts
@@ -29,11 +31,22 @@ OWN_ARGUMENTS = frozenset(
 )
 
 
+def installed_vllm() -> dict[str, str]:
+    """Package -> version of each vLLM that is installed; loads nothing."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
-    """`auto` is vLLM where there is a GPU and a version of vLLM that will do."""
+    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, and no videos."""
     name = config.worker.rollout.name
     if name != "auto":
         return name
+    if facts.max_videos:
+        return "torch"
     return "vllm" if device == "cuda" and facts.vllm and wrong_version(facts.vllm) is None else "torch"
 
 

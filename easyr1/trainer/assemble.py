@@ -29,6 +29,7 @@ from easyr1.data.sources import labels
 from easyr1.engines.probe import TOLERANCE, ProbedRollout
 from easyr1.engines.protocols import Progress as Tick
 from easyr1.engines.protocols import RolloutEngine
+from easyr1.engines.vllm_settings import vision_of
 from easyr1.errors import ConfigError
 from easyr1.manifest import wait_for_files
 from easyr1.models.build import load_model_config, local_folder
@@ -161,9 +162,13 @@ def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
 
 
 def check_models(config: Config, plan: Plan) -> None:
-    """What the models' configurations tell: keys of override_config, and heads that ranks can share out."""
-    size = config.worker.actor.ulysses_size
-    check_heads(load_model_config(model_spec(config, plan)), size)
+    """What the models' configurations tell: keys of override_config, heads that ranks can share out, and pictures that
+    vLLM can be given.
+    """
+    size, model_config = config.worker.actor.ulysses_size, load_model_config(model_spec(config, plan))
+    check_heads(model_config, size)
+    if plan.rollout_engine == "vllm":
+        vision_of(model_config)
     if NEEDS[config.algorithm.adv_estimator].values:
         check_heads(load_model_config(critic_spec(config, plan)), size, "worker.critic.ulysses_size")
 
@@ -184,6 +189,7 @@ def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
         train_rows=len(data.train) if shares is None else sum(share.draws for share in shares),
         val_rows=len(data.val),
         max_images=max(train.max_pictures, val.max_pictures),
+        max_videos=max(train.max_videos, val.max_videos),
         max_prompt_tokens=max(train.percentiles["p100"], val.percentiles["p100"]),
     )
 
@@ -384,4 +390,6 @@ def _copy_model_files(inputs: Inputs, group: WorkerGroup, actor: Path) -> None:
 def _tell_adapters(group: WorkerGroup, tracker: Tracker) -> None:
     """Which layers of the trained models got adapters, in short for people and in full for the run folder."""
     for name, (sentence, layers) in group.call_all("files.adapters")[0].items():
+        apart = name == "actor" and group.call_all("sync.sends_adapters")[0]
+        sentence += "; vLLM gets the base once and then adapters alone" if apart else ""
         tracker.event("lora", model=name, layers=layers, message=f"{name}: {sentence}")

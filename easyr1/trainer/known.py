@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from easyr1.algorithms.needs import KL_NAMES, LOSS_NAMES, NEEDS
 from easyr1.config.plan import Facts
-from easyr1.engines.vllm_settings import installed_vllm
+from easyr1.config.sampler import installed_vllm
 from easyr1.tracking.loggers import LOGGERS
 
 OPTIMIZERS = ("adamw", "adamw_bf16")

@@ -15,10 +15,14 @@ import torch
 from transformers import PreTrainedModel
 
 from easyr1.engines import rollout_vllm
+from easyr1.engines.pack import Budget
 from easyr1.engines.protocols import RolloutEngine
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.engines.rollout_vllm import VllmRollout
+from easyr1.engines.sync import WeightSync
+from easyr1.engines.train import TorchTrain
 from easyr1.engines.vllm_settings import Vision, VllmSettings
+from easyr1.models.lora import LoraSpec, add_adapters
 from easyr1.models.scored import Scored
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -50,9 +54,15 @@ class Bench:
     scored: Scored  # the trainer's
     scene: scenes.Scene
     sampler: RolloutEngine
+    adapters_apart: bool = False
+
+    def __post_init__(self) -> None:
+        self.source = TorchTrain(self.scored, self.scene.media, 1.0, Budget(tokens=300))
+        self.weights = WeightSync(self.source, self.sampler, False, adapters_apart=self.adapters_apart)
 
     def sync(self, version: int = 1) -> None:
-        self.sampler.load(self.scored.merged_tensors(), version)
+        self.source.version = version
+        self.weights.push()
 
 
 def lively(kind: str, **sizes) -> PreTrainedModel:
@@ -66,25 +76,31 @@ def lively(kind: str, **sizes) -> PreTrainedModel:
     return built
 
 
-def bench(engine: str, kind: str, stops: frozenset[int] = STOPS, **sizes) -> Bench:
-    """A new trained model and a sampler with the same weights. vLLM engines are built once and used again."""
+def bench(engine: str, kind: str, stops: frozenset[int] = STOPS, lora: LoraSpec | None = None, **sizes) -> Bench:
+    """A new trained model, with adapters where `lora` is given, and a sampler with the same weights.
+
+    vLLM engines are built once and used again; they take adapters as such.
+    """
     built = lively(kind, **sizes)
     scene = scenes.Scene(kind)
     scored = scenes.packed(built)
     if engine == "torch":
         sampler: Any = TorchRollout(scenes.packed(copy.deepcopy(built)), scene.media, stops)
     else:
-        old = _vllm(kind, tuple(sorted(sizes.items())))
+        old = _vllm(kind, lora, tuple(sorted(sizes.items())))
         sampler = VllmRollout(old.settings, scene.media, stops, vision=old.vision, llm=old.llm)
-    found = Bench(kind, scored, scene, sampler)
+    if lora is not None:
+        add_adapters(built, lora, torch.float32)
+    found = Bench(kind, scored, scene, sampler, adapters_apart=engine == "vllm" and lora is not None)
     found.sync(0)
     return found
 
 
 @functools.cache
-def _vllm(kind: str, sizes: tuple[tuple[str, Any], ...]) -> VllmRollout:
+def _vllm(kind: str, lora: LoraSpec | None, sizes: tuple[tuple[str, Any], ...]) -> VllmRollout:
     folder = tiny.save(kind, Path(tempfile.mkdtemp()) / kind, **dict(sizes))
-    return vllm_rollout(folder, scenes.Scene(kind), kind)
+    settings = {} if lora is None else {"lora_rank": lora.rank, "lora_alpha": lora.alpha}
+    return vllm_rollout(folder, scenes.Scene(kind), kind, **settings)
 
 
 def vllm_rollout(folder: Path, scene: scenes.Scene, kind: str, **settings) -> VllmRollout:

@@ -5,7 +5,7 @@ import re
 from easyr1.config.actor import FsdpConfig
 from easyr1.config.placement import sampling_ranks
 from easyr1.config.plan import Facts
-from easyr1.config.sampler import check_engine_kwargs
+from easyr1.config.sampler import NAME_KEY, check_engine_kwargs
 from easyr1.config.schema import Config, CriticConfig
 from easyr1.errors import ConfigError
 
@@ -156,6 +156,10 @@ def check_pictures(config: Config, facts: Facts) -> None:
     smallest, largest = config.data.min_pixels, config.data.max_pixels
     if smallest is not None and largest is not None and smallest > largest:
         raise ConfigError("data.min_pixels", f"{smallest} is more than data.max_pixels={largest}; lower it")
+    if config.worker.rollout.name == "vllm" and facts.max_videos:
+        raise ConfigError(
+            NAME_KEY, "vLLM is given pictures only in this version, and there are rows with videos; set torch"
+        )
     limit = config.worker.rollout.limit_images
     if 0 < limit < (facts.max_images or 0):
         cure = f"set {facts.max_images}, or 0 for no limit"

@@ -40,6 +40,7 @@ class Facts:
     train_rows: int | None = None  # of an epoch, after the over-long filter and weights
     val_rows: int | None = None
     max_images: int | None = None  # most pictures in one row
+    max_videos: int | None = None
     max_prompt_tokens: int | None = None  # longest prompt kept
     estimators: Mapping[str, Needs] | None = None
     losses: tuple[str, ...] | None = None

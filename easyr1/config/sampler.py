@@ -5,12 +5,11 @@ from typing import Any, Literal
 
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config
-from easyr1.config.supported import VLLM, is_supported, range_of
+from easyr1.config.supported import is_supported, range_of
 from easyr1.errors import ConfigError
 
 NAME_KEY = "worker.rollout.name"
 KWARGS_KEY = "worker.rollout.engine_kwargs"
-PACKAGES = VLLM
 
 # Our own: log-probs, pixels and ends would not be the trainer's with other values, weights could not be handed over.
 OWN_ARGUMENTS = frozenset(
@@ -30,10 +29,12 @@ OWN_ARGUMENTS = frozenset(
 
 
 def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
-    """`auto` is vLLM where there is a GPU and a version of vLLM that will do."""
+    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, and no videos."""
     name = config.worker.rollout.name
     if name != "auto":
         return name
+    if facts.max_videos:
+        return "torch"
     return "vllm" if device == "cuda" and facts.vllm and wrong_version(facts.vllm) is None else "torch"
 
 

@@ -20,6 +20,7 @@ import torch
 from easyr1 import seeding
 from easyr1.batch import Completion, Prompt
 from easyr1.config.sampler import wrong_version
+from easyr1.config.supported import installed_vllm
 from easyr1.engines.guest import LARGEST_SEED, own_random_numbers, random_numbers_kept, signals_held_back
 from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
@@ -29,7 +30,6 @@ from easyr1.engines.vllm_settings import (
     Vision,
     VllmSettings,
     arguments,
-    installed_vllm,
     set_environment,
     set_rank,
     vision_of,

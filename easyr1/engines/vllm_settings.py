@@ -1,15 +1,13 @@
 """What the vLLM sampler is told: its arguments and its environment. Imports no vllm."""
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from easyr1.config.sampler import NAME_KEY, PACKAGES, check_engine_kwargs
+from easyr1.config.sampler import NAME_KEY, check_engine_kwargs
 from easyr1.data.processor import image_token_id
 from easyr1.engines.vllm_adapters import room_for
 from easyr1.errors import ConfigError
@@ -71,15 +69,6 @@ def vision_of(model_config: Any) -> Vision | None:
             f"{model_config.model_type}; set torch",
         )
     return Vision(token, model_config.vision_config.spatial_merge_size)
-
-
-def installed_vllm() -> dict[str, str]:
-    """Package -> version of each vLLM that is installed; loads nothing."""
-    found = {}
-    for package in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 def arguments(settings: VllmSettings, sees: bool) -> dict[str, Any]:

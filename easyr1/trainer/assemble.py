@@ -302,4 +302,6 @@ def _copy_model_files(inputs: Inputs, group: WorkerGroup, actor: Path) -> None:
 def _tell_adapters(group: WorkerGroup, tracker: Tracker) -> None:
     """Which layers of the trained models got adapters, in short for people and in full for the run folder."""
     for name, (sentence, layers) in group.call_all("files.adapters")[0].items():
+        apart = name == "actor" and group.call_all("sync.sends_adapters")[0]
+        sentence += "; vLLM gets the base once and then adapters alone" if apart else ""
         tracker.event("lora", model=name, layers=layers, message=f"{name}: {sentence}")

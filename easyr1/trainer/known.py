@@ -29,7 +29,6 @@ def machine_facts(facts: Facts) -> Facts:
     """The same, with the GPUs that torch sees, the vLLM that is installed, and whether a cluster of Ray is named."""
     import torch
 
-
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cluster = os.environ.get("RAY_ADDRESS", "") not in ("", "local")
     return replace(facts, device="cuda" if gpus else "cpu", num_devices=gpus, cluster=cluster, vllm=installed_vllm())

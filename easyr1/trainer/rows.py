@@ -12,6 +12,7 @@ from easyr1.data.heads import Heads
 from easyr1.data.loader import Share
 from easyr1.data.media import MediaStore
 from easyr1.data.sources import labels
+from easyr1.engines.vllm_settings import vision_of
 from easyr1.models.build import load_model_config
 from easyr1.models.sequence import check_heads
 from easyr1.rewards.score import hidden_columns_note
@@ -51,9 +52,13 @@ def load_chat(config: Config) -> Chat:
 
 
 def check_models(config: Config, plan: Plan) -> None:
-    """What the models' configurations tell: keys of override_config, and heads that ranks can share out."""
-    size = config.worker.actor.ulysses_size
-    check_heads(load_model_config(model_spec(config, plan)), size)
+    """What the models' configurations tell: keys of override_config, heads that ranks can share out, and pictures that
+    vLLM can be given.
+    """
+    size, model_config = config.worker.actor.ulysses_size, load_model_config(model_spec(config, plan))
+    check_heads(model_config, size)
+    if plan.rollout_engine == "vllm":
+        vision_of(model_config)
     if NEEDS[config.algorithm.adv_estimator].values:
         check_heads(load_model_config(critic_spec(config, plan)), size, "worker.critic.ulysses_size")
 
@@ -74,6 +79,7 @@ def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
         train_rows=len(data.train) if shares is None else sum(share.draws for share in shares),
         val_rows=len(data.val),
         max_images=max(train.max_pictures, val.max_pictures),
+        max_videos=max(train.max_videos, val.max_videos),
         max_prompt_tokens=max(train.percentiles["p100"], val.percentiles["p100"]),
     )
 

@@ -16,6 +16,7 @@ from easyr1.batch import Completion, Group, Prompt, Sample
 from easyr1.engines.pack import Budget
 from easyr1.engines.protocols import Sampling
 from easyr1.engines.train import TorchTrain
+from easyr1.engines.vllm_adapters import why_merged
 from easyr1.models.lora import LoraSpec, adapter_layers, add_adapters
 
 TOLERANCE = 1e-4  # largest difference of a log-prob in float32; the steep models here amplify rounding
@@ -121,18 +122,46 @@ def test_each_of_five_updates_reaches_the_sampler(engine, kind, name):
         assert {answer.weights_version for answer in fresh[0]} == {version}
 
 
-@engines
-def test_merged_adapters_reach_the_sampler(engine):
-    one = bench(engine, "qwen2_5_vl")
-    asked = prompts(one.scene)
-    add_adapters(one.scored.model, LoraSpec(4, 8), torch.float32)
+def move_adapters(one: Bench, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
     with torch.no_grad():
         for layer in adapter_layers(one.scored.model).values():
-            layer.lora_B["default"].weight.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.05)
+            layer.lora_B["default"].weight.normal_(generator=generator).mul_(0.05)
+
+
+@engines
+def test_merged_adapters_reach_the_sampler(engine):
+    """Those of the vision tower among them, which vLLM would not take by themselves."""
+    one = bench(engine, "qwen2_5_vl")
+    asked = prompts(one.scene)
+    add_adapters(one.scored.model, LoraSpec(4, 8, exclude_modules=None), torch.float32)
+    assert why_merged(adapter_layers(one.scored.model), 4, {}) is not None
+    move_adapters(one, 0)
     sampling = Sampling(n=2, max_tokens=16)
     assert gap(one, asked, one.sampler.generate(asked, sampling)) > 100 * TOLERANCE
     one.sync()
     assert gap(one, asked, one.sampler.generate(asked, sampling)) < TOLERANCE
+
+
+@engines
+@pytest.mark.parametrize("kind", ("qwen2", "qwen2_5_vl", "qwen3_vl"))
+def test_adapters_reach_the_sampler_in_each_of_five_updates(engine, kind, monkeypatch):
+    """One and the same prompt each time, so that a cache of what older adapters made of it would show."""
+    one = bench(engine, kind, lora=LoraSpec(4, 8))
+    assert why_merged(adapter_layers(one.scored.model), 4, {}) is None
+    asked = [one.scene.prompt(40, *(((64, 96),) if kind in tiny.VISION_KINDS else ()))]
+    assert gap(one, asked, one.sampler.generate(asked, Sampling(n=2, max_tokens=16))) < TOLERANCE
+    monkeypatch.setattr(one.source, "base_weights", lambda: pytest.fail("the base is there"))
+    if engine == "vllm":
+        monkeypatch.setattr(one.source, "weights", one.source.base_weights)
+    for version in range(1, 6):
+        move_adapters(one, version)
+        sampling = Sampling(n=2, max_tokens=16, ignore_eos=True, seed=version)
+        assert gap(one, asked, one.sampler.generate(asked, sampling)) > 100 * TOLERANCE
+        one.sync(version)
+        fresh = one.sampler.generate(asked, sampling)
+        assert gap(one, asked, fresh) < TOLERANCE
+        assert {answer.weights_version for answer in fresh[0]} == {version}
 
 
 @engines

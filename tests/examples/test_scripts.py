@@ -15,7 +15,6 @@ from easyr1.config.load import load
 from easyr1.errors import ConfigError
 from easyr1.examples import videos
 from easyr1.examples.arithmetic.rows import write_rows
-from scripts import SCRIPTS, VARIABLES, differing, handed_over, settings
 
 SHIPPED = ["config=examples/config.yaml"]
 BF16 = {"worker.actor.fsdp.torch_dtype": "bf16", "worker.actor.optim.strategy": "adamw_bf16"}

@@ -11,6 +11,7 @@ import tiny
 import torch
 
 from easyr1.config.actor import OffloadConfig
+from easyr1.config.load import load
 from easyr1.config.schema import Config
 from easyr1.data.media import MediaStore
 from easyr1.data.processor import GridReader
@@ -19,8 +20,8 @@ from easyr1.engines.train import EXTRA_FILE, TorchTrain
 from easyr1.errors import CheckpointError
 from easyr1.models.build import build
 from easyr1.models.ranks import ALONE
-from easyr1.trainer.parts import model_spec, rollout_engine
-from easyr1.trainer.rank import ModelFiles, Rank, _many, no_media, resting
+from easyr1.trainer.parts import distant_rollout_engine, model_spec, rollout_engine, sends_adapters
+from easyr1.trainer.rank import ModelFiles, Rank, _many, _sampling_places, _training_places, no_media, resting
 
 MANY = replace(ALONE, world=2, mesh=object())  # type: ignore[arg-type]
 
@@ -63,12 +64,36 @@ def test_a_samplers_own_copy_has_the_type_of_its_key_or_that_of_the_policys_prod
     given = replace(plain, worker=worker)
     plan: Any = SimpleNamespace(param_dtype="float32", compute_dtype="float32", device="cpu", rollout_engine="torch")
     policy = build(model_spec(given, plan))
-    sampler = rollout_engine(given, plan, policy, no_media, MANY)
+    sampler = rollout_engine(given, plan, policy, no_media, MANY, False)
     assert {tensor.dtype for tensor in sampler.tensors().values()} == {wanted}
-    assert rollout_engine(given, plan, policy, no_media, ALONE).scored is policy
+    assert rollout_engine(given, plan, policy, no_media, ALONE, False).scored is policy
     sampler.load(policy.merged_tensors(), 1)
     for name, tensor in sampler.tensors().items():
         assert torch.equal(tensor, policy.model.state_dict()[name].to(wanted)), name
+
+    distant = distant_rollout_engine(given, plan, no_media, False)  # in a process of its own
+    assert {tensor.dtype for tensor in distant.tensors().values()} == {wanted}
+
+
+@pytest.mark.parametrize(("excluded", "reason"), (("'.*visual.*'", None), ("null", "none in model.visual.blocks.0.")))
+def test_adapters_go_as_such_where_vllm_takes_them_and_else_the_reason_is_told(excluded, reason, tmp_path, caplog):
+    folder = tiny.save("qwen2_5_vl", tmp_path / "model")
+    lora = ("rank=4", f"exclude_modules={excluded}")
+    given, _ = load([f"worker.actor.model.model_path={folder}", *(f"worker.actor.model.lora.{key}" for key in lora)])
+    plan: Any = SimpleNamespace(param_dtype="float32", compute_dtype="float32", device="cpu", rollout_engine="vllm")
+    policy = build(model_spec(given, plan))
+    assert sends_adapters(given, plan, policy) == (reason is None)
+    assert not caplog.messages if reason is None else reason in caplog.text
+    assert not sends_adapters(given, SimpleNamespace(rollout_engine="torch"), policy)  # type: ignore[arg-type]
+
+
+def test_ranks_that_hold_one_engine_lie_on_one_machine_and_engines_anywhere():
+    given, _ = load(["worker.rollout.tensor_parallel_size=2", "trainer.nnodes=2", "worker.actor.ulysses_size=4"])
+    plan: Any = SimpleNamespace(world_size=16, sampling_ranks=6, device="cuda")
+    sampling, training = _sampling_places(given, plan), _training_places(given, plan)
+    assert (sampling.nodes, sampling.bundle, sampling.strategy) == (3, {"CPU": 2.0, "GPU": 2.0}, "PACK")
+    assert (training.nodes, training.bundle, training.strategy) == (2, {"CPU": 8.0, "GPU": 8.0}, "STRICT_SPREAD")
+    assert (sampling.sequence, training.sequence) == (1, 4) and sampling.role == "sampler"
 
 
 def test_what_a_rank_cannot_write_is_a_checkpoint_error_that_names_the_place(tmp_path):
@@ -95,12 +120,12 @@ def test_ranks_of_a_machine_share_the_bounds_of_the_picture_store(monkeypatch, t
     sent = []
     monkeypatch.setattr("easyr1.cluster.ray_group.open_ray_group", lambda make, *_, **__: sent.append(make))
     config = replace(Config(), trainer=replace(Config().trainer, nnodes=2))
-    plan: Any = SimpleNamespace(world_size=8, device="cpu", run_folder=tmp_path)
+    plan: Any = SimpleNamespace(world_size=8, sampling_ranks=0, device="cpu", run_folder=tmp_path)
     store = MediaStore(GridReader(tiny.image_processor("qwen2_5_vl"), 6), cache_bytes=1000, decoded_bytes=4000)
     store.add(tiny.picture(56, 56))
-    _many(Rank(config, plan, store), print)
+    _many(Rank(config, plan, store), _training_places(config, plan), print)
     there = pickle.loads(pickle.dumps(sent[0].media))
     assert (there._inputs.budget, there._decoded.budget, len(there)) == (250, 1000, 1)
     assert (store._inputs.budget, store._decoded.budget) == (1000, 4000)
-    _many(Rank(config, plan, None), print)
+    _many(Rank(config, plan, None), _training_places(config, plan), print)
     assert sent[1].media is None

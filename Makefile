@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-ranks test-vllm test-wheel check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-vllm check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -61,6 +61,7 @@ $(WITH_VLLM): pyproject.toml
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec  # they do not load beside a CPU torch
 	@touch $(WITH_VLLM)
 
+.PHONY: test-wheel
 test-wheel: venv ## build the wheel, install it with all it needs into .venv-wheel, and try it far from here
 	@echo "Building the wheel and installing it into .venv-wheel; this takes a few minutes."
 	@rm -rf .venv-wheel dist build

@@ -61,17 +61,6 @@ $(WITH_VLLM): pyproject.toml
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec  # they do not load beside a CPU torch
 	@touch $(WITH_VLLM)
 
-.PHONY: test-wheel
-test-wheel: venv ## build the wheel, install it with all it needs into .venv-wheel, and try it far from here
-	@echo "Building the wheel and installing it into .venv-wheel; this takes a few minutes."
-	@rm -rf .venv-wheel dist build
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	@$(PYTHON) -m venv .venv-wheel
-	@.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
-	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 --version
-	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 train config=examples/config.yaml --dry-run
-	@$(PYTEST) -m slow tests/docs/test_shipping.py $(ARGS)
-
 check: venv ## check format, lint, types and structure; changes nothing
 	@echo "Checking format, lint, types and structure; nothing is changed (make fix does that)."
 	@$(BIN)/ruff format --check .
@@ -88,6 +77,17 @@ config: venv ## write examples/config.yaml, docs/config.md and docs/algorithms.m
 	@echo "Writing examples/config.yaml, docs/config.md and docs/algorithms.md from easyr1/config and easyr1/algorithms."
 	@$(BIN)/python -m easyr1.config.describe
 	@$(BIN)/python -m easyr1.algorithms.describe
+
+.PHONY: test-wheel
+test-wheel: venv ## build the wheel, install it with all it needs into .venv-wheel, and try it far from here
+	@echo "Building the wheel and installing it into .venv-wheel; this takes a few minutes."
+	@rm -rf .venv-wheel dist build
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 --version
+	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 train config=examples/config.yaml --dry-run
+	@$(PYTEST) -m slow tests/docs/test_shipping.py $(ARGS)
 
 clean: ## remove .venv, caches and build products; runs and checkpoints stay
 	@echo "Removing .venv, caches and build products; runs and checkpoints stay."

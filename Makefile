@@ -77,6 +77,7 @@ test-wheel: venv ## build the wheel, install it with all it needs into .venv-whe
 	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 --version
 	@cd / && $(CURDIR)/.venv-wheel/bin/easyr1 train config=examples/config.yaml --dry-run
 	@$(PYTEST) -m slow tests/docs/test_shipping.py $(ARGS)
+
 # These ask for versions that others cannot have, so each has an environment of its own; tracking needs no torch.
 TRACKERS := swanlab mlflow trackio
 
@@ -112,5 +113,5 @@ config: venv ## write examples/config.yaml, docs/config.md and docs/algorithms.m
 
 clean: ## remove .venv, caches and build products; runs and checkpoints stay
 	@echo "Removing .venv, caches and build products; runs and checkpoints stay."
-	@rm -rf .venv .venv-trackers build dist *.egg-info .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache
 	@find easyr1 verl scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -77,7 +77,10 @@ class LogLines(logging.Handler):
             return
         if record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
-        say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
+        try:
+            say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
+        except Exception:  # a screen that is gone ends no run
+            self.handleError(record)
 
 
 def _guarded_output():

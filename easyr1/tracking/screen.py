@@ -79,7 +79,7 @@ class LogLines(logging.Handler):
             message += "\n" + logging.Formatter().formatException(record.exc_info)
         try:
             say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
-        except Exception:  # a screen that is gone ends no run
+        except (OSError, ValueError):  # a screen that is gone ends no run
             self.handleError(record)
 
 

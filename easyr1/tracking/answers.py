@@ -17,7 +17,7 @@ from easyr1.tracking.wording import shorten
 
 MAX_QUESTIONS = 24  # validation rows
 MAX_VALIDATIONS = 12  # of each, the first and the last among them
-MAX_TRAINING_STEPS = 30  # the first and the last among them
+MAX_TRAINING_STEPS = 52  # as many as a run logs by itself
 MAX_GROUPS = 4  # of a training step
 MAX_ANSWERS = 64  # of a group
 MAX_TEXT, MAX_PICTURE_TEXT = 1_500_000, 2_500_000  # bytes on the whole page; pictures in base64
@@ -87,6 +87,20 @@ def spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
+def ends_first(items: Sequence[Any]) -> list[Any]:
+    """All items, in an order of which every beginning is spread: both ends, the middle, and so on.
+
+    >>> ends_first([0, 1, 2, 3, 4])
+    [0, 4, 2, 1, 3]
+    """
+    order: list[Any] = []
+    most = 2
+    while len(order) < len(items):
+        order += [item for item in spread(items, most) if item not in order]
+        most = 2 * most - 1
+    return order
+
+
 def is_right(scores: Mapping[str, Any]) -> bool | None:
     """Whether an answer counts as right: its accuracy, or `overall` where there is none, is 0.5 or more."""
     value = scores.get("accuracy", scores.get("overall"))
@@ -110,7 +124,7 @@ def is_png(data: object) -> bool:
 def _add_questions(found: Answers, file: Any, places: Places) -> None:
     steps = spread(sorted(places), MAX_VALIDATIONS)
     questions: dict[tuple[str, ...], dict[str, Any]] = {}
-    for step in sorted(steps, key=lambda step: (step not in (steps[0], steps[-1]), step)):  # ends first: space may end
+    for step in ends_first(steps):  # the space may end
         for row in _rows(file, places[step][:MAX_QUESTIONS]):
             key = (str(row.get("source", "")), str(row["row"])) if "row" in row else (str(row.get("prompt")), "")
             if key not in questions:
@@ -129,7 +143,7 @@ def _add_questions(found: Answers, file: Any, places: Places) -> None:
 def _add_groups(found: Answers, file: Any, places: Places) -> None:
     steps = spread(sorted(places), MAX_TRAINING_STEPS)
     groups: list[dict[str, Any]] = []
-    for step in sorted(steps, key=lambda step: (step not in (steps[0], steps[-1]), step)):
+    for step in ends_first(steps):
         of_step: dict[str, dict[str, Any]] = {}
         for row in _rows(file, places[step][: MAX_GROUPS * MAX_ANSWERS]):
             name = str(row.get("group", ""))

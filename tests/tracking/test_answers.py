@@ -96,12 +96,12 @@ def test_no_more_is_parsed_and_shown_than_the_bounds_allow_and_that_is_said(tmp_
 
 
 def test_where_space_ends_first_and_last_steps_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(answers, "MAX_TEXT", 2000)
+    monkeypatch.setattr(answers, "MAX_TEXT", 3000)
     rows = [val(step, 1, f"{step}" * 800) for step in range(5)] + [train(1, "g", response="t" * 800)]
     found = read_answers(put(tmp_path, *rows))
-    assert [[answer["step"] for answer in item["answers"]] for item in found.questions] == [[0, 4]]
+    assert [[answer["step"] for answer in item["answers"]] for item in found.questions] == [[0, 2, 4]]
     assert found.groups == []
-    assert found.left_out[-1] == "all but 4 of their answers, for which the page has no room"
+    assert found.left_out[-1] == "all but 3 of their answers, for which the page has no room"
 
 
 def test_pictures_that_do_not_fit_are_named_as_such(tmp_path, monkeypatch):
@@ -131,7 +131,8 @@ def test_rows_are_found_by_their_first_bytes(tmp_path):
     data = path.read_bytes()
     ((offset, length),) = places["train"][4]
     assert json.loads(data[offset : offset + length])["group"] == "g"
-    assert [answer["step"] for item in read_answers(path).questions for answer in item["answers"]] == [0, 3, 5]
+    shown = [answer["step"] for item in read_answers(path).questions for answer in item["answers"]]
+    assert sorted(shown) == [0, 3, 5]
 
 
 def test_no_file_no_answers(tmp_path):

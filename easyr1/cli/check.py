@@ -71,13 +71,18 @@ def main(arguments: Sequence[str]) -> int:
     """Check and tell. Returns the exit status; what stops the check itself is raised as in training."""
     options, settings = split(arguments, [DEEP])
     progress = Progress(make_console())
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH, highlight=False)
+    console = out_console()
     config, given = load(settings)
     found = Findings()
     with with_model(config, found) as config:
         facts = known_facts(config, given, found)
         check(config, given, facts, DEEP in options, found, progress, console)
     return tell(found, console)
+
+
+def out_console() -> Console:
+    """Where results go; wide enough for tables where output is no terminal."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH, highlight=False)
 
 
 @contextmanager

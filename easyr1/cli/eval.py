@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from easyr1.cli.check import out_console
+from easyr1.cli.check import show as show_table
 from easyr1.cli.options import DRY_RUN, split
 from easyr1.cli.train import make_console, show_notes
 from easyr1.config.evaluation import plan_evaluation
@@ -52,6 +54,8 @@ LOAD_KEY = "trainer.load_checkpoint_path"
 def main(arguments: Sequence[str]) -> int:
     """Evaluate and show. Returns the exit status."""
     given, settings = parse(arguments)
+    if not settings:
+        raise ConfigError("eval", f"nothing is named; give config=run.yaml, or {LOAD_KEY}=RUN/best (--help)")
     console = make_console()
     config = read_settings(settings)
     if given.dry_run:
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     whole = {"settings": evaluation.settings, "score": by.score, "right_from": by.at_least, **found}
     file = evaluation.folder / "summary.json"
     file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    show_numbers(found, f"{by.score} >= {by.at_least:g} is right", Console(highlight=False))
+    show_numbers(found, f"{by.score} >= {by.at_least:g} is right", out_console())
     console.print(Text(f"answers and summary: {evaluation.folder}"), soft_wrap=True)
     return 0
 
@@ -174,26 +178,25 @@ def show(plan: Plan, config: Config, folder: Path, num_rows: int | None, console
 
 
 def show_numbers(found: Mapping[str, Any], judged: str, out: Console) -> None:
-    """A table with one row for each source and one for all of them."""
+    """A table with a column for each source and one for all of them."""
     parts = {**found.get("sources", {}), "overall": found["overall"]}
-    names = [name for name, value in found["overall"].items() if isinstance(value, dict) and "low" in value]
-    table = Table(title=f"{judged}; [95 % interval over rows]", title_justify="left")
-    table.add_column("")
-    for name in parts:
-        table.add_column(Text(name), justify="right")
-    table.add_row(
-        "rows x answers", *(f"{part['rows']} x {part['answers'] // part['rows']}" for part in parts.values())
-    )
-    for name in names:
-        cells = (part.get(name) for part in parts.values())
-        table.add_row(
-            name, *(Text(f"{one['value']:.4f} [{one['low']:.4f}, {one['high']:.4f}]" if one else "") for one in cells)
-        )
-    for name in found["overall"]["scores"]:
-        cells = (part["scores"].get(name) for part in parts.values())
-        table.add_row(Text(f"mean of {name}"), *("" if one is None else f"{one:.4f}" for one in cells))
-    for name in ("truncated", "unparsed"):
-        label = "no answer to read" if name == "unparsed" else name
-        table.add_row(label, *(f"{100 * part[name]:.1f} %" for part in parts.values()))
-    table.add_row("tokens an answer", *(f"{part['tokens']:.1f}" for part in parts.values()))
-    out.print(table)
+    whole = found["overall"]
+    estimated = [name for name, value in whole.items() if isinstance(value, dict) and "low" in value]
+    rows = [[name, *(str(part[name]) for part in parts.values())] for name in ("rows", "answers")]
+    rows += [[name, *(_with_bounds(part.get(name)) for part in parts.values())] for name in estimated]
+    rows += [
+        [f"mean of {name}", *(_number(part["scores"].get(name)) for part in parts.values())]
+        for name in whole["scores"]
+    ]
+    for name, label in (("truncated", "truncated"), ("unparsed", "no answer to read")):
+        rows.append([label, *(f"{100 * part[name]:.1f} %" for part in parts.values())])
+    rows.append(["tokens an answer", *(f"{part['tokens']:.1f}" for part in parts.values())])
+    show_table(out, f"{judged}; 95 % intervals over rows", ["", *parts], rows)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _with_bounds(one: Mapping[str, float] | None) -> str:
+    return "" if one is None else f"{one['value']:.4f} [{one['low']:.4f}, {one['high']:.4f}]"

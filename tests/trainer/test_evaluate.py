@@ -116,6 +116,8 @@ def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, cap
     for wrong, told in (
         (["trainer.load_checkpoint_path=best"], "best of which run"),
         (["data.val_file=x"], "data.val_files"),
+        (["data.val_files=nowhere.jsonl"], "error: data.val_files: 'nowhere.jsonl' does not exist"),
+        ([], "give config=run.yaml"),
         (["trainer.load_checkpoint_path=nowhere"], "there is no folder"),
         (["--outptu=x", *arguments], "--outptu"),
         ([*arguments, "worker.rollout.val_override_config.k=1"], "allowed"),

@@ -63,12 +63,13 @@ class Progress:
             self._bars = bars
             bars.start()
         state = Heartbeat(name, total)
-        task: rich_progress.TaskID = bars.add_task(name, total=total, speed="")
+        task: rich_progress.TaskID = bars.add_task(name, total=total, count="", speed="")
         self._num_open += 1
 
         def tick(done: int, total: int | None = None, tokens: int | None = None) -> None:
             state.update(done, total, tokens)
-            bars.update(task, completed=done, total=total, speed=state.speed(time.monotonic()))
+            count = f"{done}/{state.total}" if state.total else ""
+            bars.update(task, completed=done, total=total, count=count, speed=state.speed(time.monotonic()))
 
         try:
             yield tick
@@ -161,7 +162,7 @@ def _new_bars(console: Console) -> rich_progress.Progress:
         rich_progress.SpinnerColumn(),
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
-        rich_progress.MofNCompleteColumn(),
+        rich_progress.TextColumn("{task.fields[count]}"),
         rich_progress.TimeElapsedColumn(),
         rich_progress.TimeRemainingColumn(),
         rich_progress.TextColumn("{task.fields[speed]}"),

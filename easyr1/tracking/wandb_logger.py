@@ -47,7 +47,8 @@ class WandbLogger:
             log.warning("WANDB_RUN_ID: the run goes on as W&B run %s, not as %s of the checkpoint", chosen, stored)
         run.folder.mkdir(parents=True, exist_ok=True)  # wandb would fall back to a temporary folder
         self._run = start(NAME, lambda: wandb.init(**init_arguments(run, os.environ)))
-        self.where = getattr(self._run, "url", None) or f"offline in {run.folder}: `wandb sync`"
+        is_offline = getattr(self._run, "offline", True)
+        self.where = f"offline: `wandb sync` of {run.folder}/wandb" if is_offline else str(self._run.url)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
 

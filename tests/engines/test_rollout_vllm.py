@@ -252,6 +252,20 @@ def test_a_prompt_whose_tokens_do_not_fit_its_pictures_is_refused():
 
 @real
 @pytest.mark.slow
+def test_a_prompt_is_computed_once_for_all_its_answers(monkeypatch):
+    one = samplers.bench("vllm", "qwen2_5_vl")
+    engine, outputs = one.sampler.llm.llm_engine, []
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: outputs.extend(found := step()) or found)
+    prompt = one.scene.prompt(400, (64, 96))
+    one.sampler.generate([prompt], Sampling(n=4, max_tokens=2, ignore_eos=True))
+    first, *others = sorted(output.num_cached_tokens for output in outputs)
+    assert first == 0 and len(others) == 3
+    assert min(others) > 0.8 * len(prompt.ids)  # all but the last block
+
+
+@real
+@pytest.mark.slow
 def test_with_a_seed_of_its_own_an_answer_depends_neither_on_order_nor_on_company():
     one = samplers.bench("vllm", "qwen2")
     rollout = one.sampler

@@ -45,7 +45,7 @@ test-all: venv ## run every test, slow ones too
 	@echo "Running every test, the slow ones too."
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
 
-RANKS := tests/cluster tests/engines/test_sync.py tests/*/test_*ranks*.py tests/*/test_*sequence*.py \
+RANKS := tests/cluster tests/engines/test_sync.py tests/e2e/test_separate_devices.py tests/*/test_*ranks*.py tests/*/test_*sequence*.py \
 	tests/models/test_parallel.py tests/models/test_shards.py tests/equivalence/test_video.py
 
 test-ranks: venv ## run all tests of several ranks, slow ones too: clusters, up to four ranks, whole runs

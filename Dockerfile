@@ -1,9 +1,10 @@
-# A container with GPUs: CUDA, Python (3.12, as Ubuntu 24.04 has it), and easyr1 with vLLM.
+# A container with GPUs: CUDA 13 (which vLLM 0.32 is built for; the driver must know it), Python (3.12, as Ubuntu 24.04
+# has it), and easyr1 with vLLM.
 # Not built by us: nobody here has docker or a GPU. Read it, change it, and tell what you had to change.
 #
 #   docker build -t easyr1 .
 #   docker run -it --ipc=host --gpus=all -v "$PWD:/workspace" easyr1
-FROM nvidia/cuda:12.9.1-devel-ubuntu24.04
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends git make python3 python3-dev python3-venv \

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import jinja2
 import pytest
-import tiny
 import yaml
 from pages import ROOT, Block, blocks, pages
+from rich.console import Console
 from shell import syntax, try_commands
 
 from easyr1.cli.main import main
 from easyr1.config.load import load
+from easyr1.tracking.loggers import LOGGERS, Tracker
 
 SECTIONS = {"data", "worker", "algorithm", "trainer"}
 CHECKOUT = ("examples", "scripts", "verl", "Makefile", "pyproject.toml")
@@ -119,9 +120,26 @@ def test_a_block_that_does_not_work_is_seen(checkout, monkeypatch):
     assert (checkout / "Makefile").exists()
 
 
+def test_the_tracker_of_the_page_meets_all_that_a_run_asks_of_one(checkout, monkeypatch):
+    block = next(block for block in blocks("docs/extend.md") if "class CountingLogger" in block.text)
+    names: dict = {"__name__": "block"}
+    exec(compile(block.text, str(block), "exec"), names)
+    monkeypatch.setitem(LOGGERS, "counting", names["CountingLogger"])
+    tracker = Tracker(["counting"], checkout, Console(), {})
+    assert "counting (counts.json)" in tracker.whereabouts()
+    tracker.log({"reward/overall": 0.5}, 3)
+    tracker.log_samples([], 3)
+    tracker.event("warning", message="nothing")
+    assert tracker.identity() == {}
+    tracker.finish()
+    assert json.loads((checkout / "counts.json").read_text()) == {"3": 1}
+
+
 @pytest.mark.slow
 def test_the_files_of_the_first_page_train(checkout):
     """Rows, prompt, reward and settings of docs/start.md, with a tiny model in place of a real one."""
+    import tiny
+
     for block in blocks("docs/start.md"):
         if block.mark == "file":
             save(block, checkout)

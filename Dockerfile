@@ -1,6 +1,6 @@
-# A container with GPUs: CUDA 13 (which vLLM 0.32 is built for; the driver must know it), Python (3.12, as Ubuntu 24.04
+# A container with GPUs: CUDA 13 (which vLLM 0.32 asks for; the driver must know it), Python (3.12, as Ubuntu 24.04
 # has it), and easyr1 with vLLM.
-# Not built by us: nobody here has docker or a GPU. Read it, change it, and tell what you had to change.
+# Not built by us yet. Read it, change it, and tell what you had to change.
 #
 #   docker build -t easyr1 .
 #   docker run -it --ipc=host --gpus=all -v "$PWD:/workspace" easyr1

@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY KMP_BLOCKTIME
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-ranks test-vllm check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-vllm test-trackers check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -61,6 +61,22 @@ $(WITH_VLLM): pyproject.toml
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec  # they do not load beside a CPU torch
 	@touch $(WITH_VLLM)
 
+# These ask for versions that others cannot have, so each has an environment of its own; tracking needs no torch.
+TRACKERS := swanlab mlflow trackio
+
+test-trackers: $(TRACKERS:%=.venv-trackers/%/.installed) ## run the tests of swanlab, mlflow and trackio, in .venv-trackers
+	@for name in $(TRACKERS); do \
+		echo "Running the tests of the tracker $$name."; \
+		HF_HUB_OFFLINE=1 .venv-trackers/$$name/bin/python -m pytest -W ignore tests/tracking/test_$$name.py $(ARGS) \
+			|| exit $$?; \
+	done
+
+.venv-trackers/%/.installed:
+	@echo "Installing $* into .venv-trackers/$*, once."
+	@$(PYTHON) -m venv .venv-trackers/$*
+	@.venv-trackers/$*/bin/python -m pip install --quiet --disable-pip-version-check pytest rich numpy pillow $*
+	@touch $@
+
 check: venv ## check format, lint, types and structure; changes nothing
 	@echo "Checking format, lint, types and structure; nothing is changed (make fix does that)."
 	@$(BIN)/ruff format --check .
@@ -80,5 +96,5 @@ config: venv ## write examples/config.yaml, docs/config.md and docs/algorithms.m
 
 clean: ## remove .venv, caches and build products; runs and checkpoints stay
 	@echo "Removing .venv, caches and build products; runs and checkpoints stay."
-	@rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-trackers build dist *.egg-info .pytest_cache .ruff_cache
 	@find easyr1 verl scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -37,11 +37,11 @@ UNBUILT = ("data.train_files=quickstart/rows", "data.val_files=quickstart/rows")
 def main(arguments: Sequence[str]) -> int:
     """Build (or take from the cache) the base model, write the rows, train; `arguments` are settings of training."""
     start = time.monotonic()
-    console = make_console()
     options, arguments = split(arguments, [DRY_RUN])
     if options:
-        return dry_run(*load([SETTINGS, *UNBUILT, *arguments]), console)
+        return dry_run(*load([SETTINGS, *UNBUILT, *arguments]), make_console())
     config, _ = load([SETTINGS, *arguments])
+    console = make_console(config.trainer.console)
     folder = run_folder(config)
     base, rows = make_inputs(config, folder, console)
     paths = [
@@ -92,8 +92,10 @@ def make_inputs(config: Config, folder: Path, console: Console):
     from easyr1.examples.quickstart.digits import write_tasks
 
     seed = config.data.seed
-    console.print("1. a base model: a short supervised training with a careless teacher (kept in a cache)")
-    base = build_base(cache_folder(), seed, Progress(console))
+    console.print(
+        "1. a base model: a short supervised training with a careless teacher (kept in a cache)", soft_wrap=True
+    )
+    base = build_base(cache_folder(), seed, Progress(console, as_json=config.trainer.console == "json"))
     console.print(f"   {base}", highlight=False, soft_wrap=True)
     console.print("2. rows: which digit is it, and which of two digits is larger")
     rows = write_tasks(folder / "rows", seed)

@@ -1,10 +1,8 @@
 """`easyr1 train`: check, show what will run, train."""
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +12,7 @@ from easyr1.config.plan import Plan
 from easyr1.config.resolve import plan_rows, resolve
 from easyr1.config.schema import Config
 from easyr1.tracking.progress import Progress
+from easyr1.tracking.screen import Mode, open_screen
 from easyr1.trainer.known import code_facts, machine_facts
 
 HELP = """\
@@ -37,11 +36,10 @@ step before they end the run; the same command goes on from there.
 def main(arguments: Sequence[str]) -> int:
     """Train as the key=value arguments say; with --dry-run stop before anything is loaded."""
     options, settings = split(arguments, [DRY_RUN])
-    console = make_console()
     config, given = load(settings)
     if options:
-        return dry_run(config, given, console)
-    train(config, given, console)
+        return dry_run(config, given, make_console())
+    train(config, given, make_console(config.trainer.console))
     return 0
 
 
@@ -57,29 +55,27 @@ def dry_run(config: Config, given: frozenset[str], console: Console) -> int:
 def train(config: Config, given: frozenset[str], console: Console) -> dict[str, float]:
     """Train to the end. Returns the metrics of the last validation."""
     resolve(config, given, code_facts())  # what can be wrong without torch is told before it is loaded
-    facts = machine_facts(code_facts())
-    resolve(config, given, facts)
-    from easyr1.trainer.assemble import open_trainer, prepare
+    progress = Progress(console, as_json=config.trainer.console == "json")
+    with progress.phase("loading torch and transformers"):
+        facts = machine_facts(code_facts())
+        resolve(config, given, facts)
+        from easyr1.trainer.assemble import open_trainer, prepare
 
-    progress = Progress(console)
     inputs = prepare(config, given, facts, progress)
     show_plan(inputs.plan, config, console)
     show_notes(inputs.notes, console)
     if inputs.is_finished:
         console.print(f"all {inputs.plan.total_steps} steps are done; nothing is left to do", highlight=False)
         return {}
-    with open_trainer(inputs, progress, console, lambda line: console.print(Text(line))) as trainer:
+    with open_trainer(inputs, progress, console, lambda line: console.print(Text(line), soft_wrap=True)) as trainer:
         metrics = trainer.fit()
     console.print(f"report: {inputs.plan.run_folder / 'report.html'}", soft_wrap=True)
     return metrics
 
 
-def make_console() -> Console:
+def make_console(mode: Mode = "full") -> Console:
     """Where a run speaks to people; log records of the package go there too."""
-    console = Console(stderr=True)
-    handler = RichHandler(console=console, show_time=False, show_path=False, markup=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    return console
+    return open_screen(mode)
 
 
 def show_plan(plan: Plan, config: Config, console: Console) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Progress = Callable[[int, int], None]  # (done, all)
+Progress = Callable[..., None]  # (done, all); of sampling also the tokens drawn so far
 Make = Callable[[], Mapping[str, Any]]  # builds the engines of a rank, in that rank, once its process group is there
 
 

@@ -32,6 +32,7 @@ class Beat:
     method: str = ""  # "": none runs
     done: int = 0
     all: int = 0
+    tokens: int = 0  # drawn so far, by a call that samples
 
 
 @dataclass(frozen=True)

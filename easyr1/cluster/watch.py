@@ -203,14 +203,14 @@ class Watch:
         told: tuple[int, int],
     ) -> tuple[int, int]:
         """Report what replicas have done and have to do, once all of them know, where that has changed."""
-        done = all = 0
+        done = all = tokens = 0
         for index in range(0, len(self.ranks), each):
             beat = outcomes[index].beat if index in outcomes else self.ranks[index].beat
             if index not in outcomes and (beat.call != number or not beat.all):
                 return told
-            done, all = done + beat.done, all + beat.all
+            done, all, tokens = done + beat.done, all + beat.all, tokens + beat.tokens
         if progress is not None and (done, all) != told:
-            progress(done, all)
+            progress(done, all, *([tokens] if tokens else []))
         return done, all
 
     def _raised(self, index: int, outcome: Outcome, method: str) -> str:

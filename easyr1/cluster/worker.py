@@ -105,7 +105,7 @@ class Worker:
     def call(self, number: int, method: str, arguments: bytes, share: bytes | None, wanted: bool) -> bytes:
         """A packed Outcome, with the value where it is wanted; raises nothing."""
         self.thread = threading.get_ident()
-        self._happened(call=number, method=method, done=0, all=0)
+        self._happened(call=number, method=method, done=0, all=0, tokens=0)
         try:
             engine, _, name = method.partition(".")
             given = unpack(arguments) if share is None else (unpack(share), *unpack(arguments))
@@ -214,8 +214,8 @@ class Worker:
                     return str(error)
             time.sleep(0.1)
 
-    def _tick(self, done: int, all: int) -> None:
-        self._happened(done=done, all=all)
+    def _tick(self, done: int, all: int, tokens: int = 0) -> None:
+        self._happened(done=done, all=all, tokens=tokens)
         if self.may_drop and self.dropped == self.beat.call:
             raise Dropped
 

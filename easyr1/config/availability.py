@@ -44,10 +44,6 @@ MISSING: tuple[Feature, ...] = (
     ),
 )
 
-LATER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.logger": ("mlflow", "swanlab", "tensorboard"),
-}
-
 
 def missing_features(config: Config, world_size: int) -> list[ConfigError]:
     """One error for each feature that the configuration asks for and that this version lacks."""
@@ -55,6 +51,14 @@ def missing_features(config: Config, world_size: int) -> list[ConfigError]:
         ConfigError(feature.key, f"{feature.name} is not available in this version; {feature.cure}")
         for feature in MISSING
         if feature.asked(config, world_size)
+    ]
+
+
+def missing_trackers(config: Config, facts: Facts) -> list[ConfigError]:
+    """One error for each tracker that is asked for and could not start on this machine."""
+    asked = dict.fromkeys(config.trainer.logger)
+    return [
+        ConfigError("trainer.logger", facts.unready_loggers[name]) for name in asked if name in facts.unready_loggers
     ]
 
 
@@ -74,7 +78,5 @@ def _check_name(key: str, name: str, allowed: Mapping[str, object] | tuple[str, 
     if allowed is None or name in allowed:
         return
     names = ", ".join(sorted(allowed))
-    if name in LATER_NAMES.get(key, ()):
-        raise ConfigError(key, f"{name!r} is not available in this version; available: {names}")
     hint = did_you_mean(name, (*allowed, *RECIPES) if key == ESTIMATOR_KEY else allowed)
     raise ConfigError(key, f"unknown name {name!r}; available: {names}{hint}")

@@ -1,7 +1,7 @@
 """What is known before a run (Facts) and what follows for it (Plan). Records only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -45,6 +45,7 @@ class Facts:
     losses: tuple[str, ...] | None = None
     kl_penalties: tuple[str, ...] | None = None
     loggers: tuple[str, ...] | None = None
+    unready_loggers: Mapping[str, str] = field(default_factory=dict)  # name -> why it could not start here
     optimizers: tuple[str, ...] | None = None
     vllm: Mapping[str, str] | None = None  # package -> version of each vLLM that is installed
     dry_run: bool = False  # only show the plan: what is missing on this machine is a note instead of an error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from easyr1.config.actor import FsdpConfig
-from easyr1.config.availability import check_names, missing_features
+from easyr1.config.availability import check_names, missing_features, missing_trackers
 from easyr1.config.checks import check_together
 from easyr1.config.effects import catches, idle_keys, recipe_notes
 from easyr1.config.files import check_files
@@ -41,6 +41,7 @@ def resolve(config: Config, given: frozenset[str] = frozenset(), facts: Facts | 
     val_sampling(config)
     notes = check_files(config, facts.dry_run)
     missing = missing_features(config, placement.world_size) + missing_vllm(config, facts)
+    missing += missing_trackers(config, facts)
     for error in ([placement.missing] if placement.missing else []) + missing:
         if not facts.dry_run:
             raise error

@@ -23,7 +23,11 @@ class TrainerConfig:
     """Name of the run in trackers and in the default run folder."""
 
     logger: tuple[str, ...] = ("console", "file")
-    """Where metrics go, for example ['console','file']."""
+    """Where metrics go: console, file, wandb, swanlab, mlflow, tensorboard, trackio, several at a time."""
+
+    console: Literal["full", "quiet", "json"] = "full"
+    """What a run says: full = the plan, progress of all that lasts, a line a step and a validation; quiet = the lines
+    and warnings alone; json = one JSON object a line, and nothing else, on the standard output. Our own key."""
 
     nnodes: Count = 1
     """Machines of a Ray cluster, which more than one needs."""

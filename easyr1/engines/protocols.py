@@ -10,7 +10,7 @@ import torch
 
 from easyr1.batch import Completion, Group, Prompt, Sums
 
-Progress = Callable[[int, int], None]  # (done, all)
+Progress = Callable[..., None]  # (done, all); of sampling also the tokens drawn so far
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class _Run:
         self.rows: list[_Answer] = []
         self.queue = deque(range(len(prompts)))
         self.answers = [new_answers(index, prompt, sampling) for index, prompt in enumerate(prompts)]
-        self.done = 0
+        self.done = self.tokens = 0
         self.step: DecodeStep | None = None  # kept while no row comes or goes
 
     def finish(self) -> list[list[_Answer]]:
@@ -243,6 +243,7 @@ class _Run:
         rows = self.rows[first_row:]
         uniforms = torch.tensor([answer.uniforms.next() for answer in rows], dtype=torch.float64, device=self.device)
         ids = draw(log_probs, uniforms, self.sampling)
+        self.tokens += len(rows)
         taken = log_probs.gather(-1, ids[:, None])[:, 0].tolist()
         for answer, token, log_prob in zip(rows, ids.tolist(), taken, strict=True):
             answer.take(token, log_prob, self.sampling, self.engine.stop_ids)
@@ -266,7 +267,7 @@ class _Run:
     def _count(self) -> None:
         self.done += 1
         if self.progress is not None:
-            self.progress(self.done, len(self.prompts) * self.sampling.n)
+            self.progress(self.done, len(self.prompts) * self.sampling.n, self.tokens)
 
 
 def _drop(values: list, index: int) -> None:

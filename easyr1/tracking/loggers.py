@@ -7,15 +7,15 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.text import Text
 
 from easyr1.errors import ConfigError
 from easyr1.tracking.jsonl import JsonLines, move_rows_aside, replace_text, timestamp
-from easyr1.tracking.wording import shorten
+from easyr1.tracking.services import attempt
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class Run:
 
 class Logger(Protocol):
     """One place that a run is logged to."""
+
+    where: str  # how people find it there; empty where that is plain
 
     def __init__(self, run: Run) -> None: ...
 
@@ -102,6 +104,15 @@ class Tracker:
         stored = {name: dict(names) for name, names in self._stored.items()}
         return stored | {name: names for name, names in found.items() if names}
 
+    def whereabouts(self) -> str:
+        """One line: where this run is logged to, and how to log it elsewhere too."""
+        on = [f"{name} ({logger.where})" if logger.where else name for name, logger in self._loggers.items()]
+        off = [name for name in LOGGERS if name not in self._loggers]
+        also = f"[{','.join([*self._loggers, off[0]])}]" if off else ""
+        return f"logged to {', '.join(on) or 'nothing'}" + (
+            f"; also possible: {', '.join(off)}, for example trainer.logger={also}" if off else ""
+        )
+
     def finish(self) -> None:
         """Close every logger; what is logged afterwards is dropped."""
         self._tell_all("finish")
@@ -112,13 +123,11 @@ class Tracker:
             self._tell(name, logger, method, *args)
 
     def _tell(self, name: str, logger: Logger, method: str, *args: Any) -> Any:
-        try:
-            return getattr(logger, method)(*args)
-        except Exception as error:
-            if name not in self._warned:
-                log.warning("the logger %r failed (%r); training goes on, its next failures stay silent", name, error)
+        found, error = attempt(lambda: getattr(logger, method)(*args))
+        if error is not None and name not in self._warned:
+            log.warning("the logger %r failed (%r); training goes on, its next failures stay silent", name, error)
             self._warned.add(name)
-            return None
+        return found
 
 
 def _maker(name: str) -> Callable[[Run], Logger]:
@@ -135,6 +144,7 @@ class FileLogger:
     """
 
     def __init__(self, run: Run) -> None:
+        self.where = str(run.folder)
         self._folder = run.folder
         self._resume_step = run.resume_step
         self._rows: dict[str, JsonLines] = {}
@@ -170,101 +180,21 @@ class FileLogger:
             file.close()
 
 
-@dataclass(frozen=True)
-class Column:
-    """One number of a console line: the first of `names` that was logged."""
+def _made_by(module: str, name: str) -> Callable[[Run], Logger]:
+    """What makes a logger of a file that is read when a run asks for it."""
 
-    label: str
-    names: tuple[str, ...]
-    form: str = "{:.3f}"
-    unit: str = ""
+    def make(run: Run) -> Logger:
+        return getattr(import_module(f"easyr1.tracking.{module}"), name)(run)
 
-    def text(self, metrics: Mapping[str, float]) -> str | None:
-        """Label, number, unit; None if none of the names was logged."""
-        value = next((metrics[name] for name in self.names if name in metrics), None)
-        if value is None:
-            return None
-        return f"{self.label} {self.form.format(value)}{self.unit}".strip()
+    return make
 
 
-STEP_COLUMNS = (
-    Column("reward", ("reward/overall", "critic/score/mean")),
-    Column("accuracy", ("reward/accuracy",)),
-    Column("format", ("reward/format",)),
-    Column("length", ("response_length/mean",), "{:.1f}"),
-    Column("kl", ("actor/kl_loss", "actor/kl_penalty"), "{:.2g}"),
-    Column("clip", ("actor/pg_clipfrac_higher",)),
-    Column("grad", ("actor/grad_norm",), "{:.2f}"),
-    Column("", ("perf/time_per_step", "timing_s/step"), "{:.1f}", " s"),
-    Column("", ("perf/throughput",), "{:,.0f}", " tokens/s"),
-)
-VALIDATION_COLUMNS = (
-    Column("reward", ("val/reward_score", "val/overall_reward")),
-    Column("accuracy", ("val/accuracy_reward",)),
-    Column("format", ("val/format_reward",)),
-    Column("length", ("val_response_length/mean",), "{:.1f}"),
-    Column("", ("timing_s/validation",), "{:.1f}", " s"),
-)
-
-
-class ConsoleLogger:
-    """One line a step and one a validation; of the first validation also two answers, to see what is scored how."""
-
-    NUM_SAMPLES = 2
-    MAX_CHARACTERS = 240
-
-    def __init__(self, run: Run) -> None:
-        self._console = run.console
-        self._total_steps = run.total_steps
-        self._showed_samples = False
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        place = f"step {step}" if self._total_steps is None else f"step {step}/{self._total_steps}"
-        training = {
-            name: value for name, value in metrics.items() if name.startswith(("reward/", "actor/", "critic/"))
-        }
-        if training:
-            self._line(place, STEP_COLUMNS, metrics)
-        if any(name.startswith("val/") for name in metrics):
-            self._line(f"{place} validation", VALIDATION_COLUMNS, metrics)
-
-    def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        if self._showed_samples:
-            return
-        for row in rows[: self.NUM_SAMPLES]:
-            self._showed_samples = True
-            for name in ("prompt", "response", "ground_truth", "scores"):
-                if name in row:
-                    self._print(Text(f"  {name:>12}  ", style="dim"), self._short(row[name]))
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if "message" in fields:
-            self._print(Text(f"{kind}  ", style="bold yellow" if kind == "warning" else "bold"), fields["message"])
-
-    def identity(self) -> dict[str, str]:
-        return {}
-
-    def finish(self) -> None:
-        pass
-
-    def _line(self, place: str, columns: Sequence[Column], metrics: Mapping[str, float]) -> None:
-        parts = [part for part in (column.text(metrics) for column in columns) if part]
-        self._print(Text(f"{place}  ", style="bold"), "  ".join(parts))
-
-    def _print(self, start: Text, rest: object) -> None:
-        # Text, not markup: an answer may well contain [brackets].
-        self._console.print(start + Text(str(rest)), soft_wrap=True, highlight=False)
-
-    def _short(self, value: object) -> str:
-        if isinstance(value, Mapping):
-            value = "  ".join(f"{key} {number}" for key, number in value.items())
-        return " ".join(shorten(str(value), self.MAX_CHARACTERS).split())
-
-
-def _wandb(run: Run) -> Logger:
-    from easyr1.tracking.wandb_logger import WandbLogger
-
-    return WandbLogger(run)
-
-
-LOGGERS: dict[str, Callable[[Run], Logger]] = {"console": ConsoleLogger, "file": FileLogger, "wandb": _wandb}
+LOGGERS: dict[str, Callable[[Run], Logger]] = {
+    "console": _made_by("console_logger", "console_logger"),
+    "file": FileLogger,
+    "wandb": _made_by("wandb_logger", "WandbLogger"),
+    "swanlab": _made_by("swanlab_logger", "SwanlabLogger"),
+    "mlflow": _made_by("mlflow_logger", "MlflowLogger"),
+    "tensorboard": _made_by("tensorboard_logger", "TensorboardLogger"),
+    "trackio": _made_by("trackio_logger", "TrackioLogger"),
+}

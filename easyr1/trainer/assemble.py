@@ -144,22 +144,28 @@ def open_trainer(
     resume_step = -1 if own is None else own.state["step"]
     seed_generators(config.data.seed)
     with ExitStack() as stack:
-        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
-        tracker = Tracker(
-            trainer_keys.logger,
-            plan.run_folder,
-            console,
-            json.loads(dump(config, inputs.given)),
-            total_steps=plan.total_steps,
-            resume_step=None if trainer_keys.val_only else resume_step,  # None: no step is made anew, all rows stay
-            identity={} if own is None else own.state["trackers"],
-        )
+        with progress.phase("starting the loggers"):  # before the models: a wrong key shows in the first seconds
+            tracker = Tracker(
+                trainer_keys.logger,
+                plan.run_folder,
+                console,
+                json.loads(dump(config, inputs.given)),
+                total_steps=plan.total_steps,
+                resume_step=None
+                if trainer_keys.val_only
+                else resume_step,  # None: no step is made anew, all rows stay
+                identity={} if own is None else own.state["trackers"],
+            )
         stack.callback(tracker.finish)
-        worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
+        tell(tracker.whereabouts())
+        group = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
+        with progress.phase("starting the reward"):
+            worker = stack.enter_context(RewardWorker(inputs.reward, config.worker.reward.timeout_s, group.check))
         trainer = _trainer(inputs, group, worker, tracker, progress, checkpoints)
         _tell_adapters(group, tracker)
         if start is not None:
-            trainer.resume(start.folder, start.state)
+            with progress.phase("loading the checkpoint"):
+                trainer.resume(start.folder, start.state)
         if not trainer_keys.val_only:  # from here on steps are made anew
             checkpoints.set_aside_after(None if start is None else start.folder)
         yield trainer
@@ -192,7 +198,7 @@ def _trainer(
     loader = _loader(config, inputs.train)
 
     def tell(message: str) -> None:
-        tracker.event("warning", message=message)
+        tracker.event("warning", topic="left out", message=message)
 
     return Trainer(
         config=config,

@@ -7,6 +7,7 @@ from easyr1.algorithms.needs import KL_NAMES, LOSS_NAMES, NEEDS
 from easyr1.config.plan import Facts
 from easyr1.config.supported import installed_vllm
 from easyr1.tracking.loggers import LOGGERS
+from easyr1.tracking.services import unready
 
 OPTIMIZERS = ("adamw", "adamw_bf16")
 
@@ -18,6 +19,7 @@ def code_facts(dry_run: bool = False) -> Facts:
         losses=LOSS_NAMES,
         kl_penalties=KL_NAMES,
         loggers=tuple(LOGGERS),
+        unready_loggers=unready(),
         optimizers=OPTIMIZERS,
         dry_run=dry_run,
     )

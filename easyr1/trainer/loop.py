@@ -182,7 +182,8 @@ class Trainer:
         for learner in learners:
             with clock.phase(f"update_{learner.name}"), self.progress.phase(f"updating the {learner.name}") as tick:
                 sums.merge(learner.learn(groups, self.step, tick, in_loss))
-        self.collector.rollout.load((), self.actor.engine.version)
+        with self.progress.phase("giving the sampler the new weights"):
+            self.collector.rollout.load((), self.actor.engine.version)
         metrics = sums.means()
         if any(metrics.get(f"{learner.name}/skipped_updates") for learner in learners):
             message = f"step {self.step}: an update was skipped, its loss or gradient was not finite"
@@ -254,7 +255,8 @@ class Trainer:
     def report(self) -> None:
         """Renew the report; a run goes on without one."""
         try:
-            write_report(self.checkpoints.folder)
+            with self.progress.phase("writing the report"):
+                write_report(self.checkpoints.folder)
         except OSError as error:
             self.tracker.event("warning", message=f"the report could not be written ({error})")
 

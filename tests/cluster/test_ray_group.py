@@ -24,10 +24,10 @@ def test_every_rank_is_called_and_they_reach_one_another(group):
 def test_shares_come_back_in_order_and_their_progress_adds_up(group):
     told = []
     shares = [list(range(3)), list(range(90))]
-    doubled = group.call_sharded("fake.share", shares, 2, progress=lambda done, all: told.append((done, all)))
+    doubled = group.call_sharded("fake.share", shares, 2, progress=lambda *now: told.append(now))
     assert doubled == [[2 * item for item in share] for share in shares]
-    assert told[-1] == (93, 93)
-    assert told == sorted(told) and {all for _, all in told} == {93}
+    assert told[-1] == (93, 93, 930)
+    assert told == sorted(told) and {(all, tokens / done) for done, all, tokens in told if done} == {(93, 10)}
 
 
 def test_ranks_of_one_replica_get_the_same_share_and_count_once(group):
@@ -35,7 +35,7 @@ def test_ranks_of_one_replica_get_the_same_share_and_count_once(group):
     told = []
     assert pair.num_replicas == 1
     assert pair.call_sharded("fake.share", [[1, 2]], 3, progress=lambda *now: told.append(now)) == [[3, 6]]
-    assert told[-1] == (2, 2)
+    assert told[-1] == (2, 2, 20)
     with pytest.raises(ValueError, match="2 shares for 1 replicas"):
         pair.start_sharded("fake.share", [[1], [2]], 3)
 
@@ -46,7 +46,7 @@ def test_a_call_that_is_on_its_way_leaves_the_driver_free(group):
     assert second.results() == [(0, 2.0), (1, 2.0)]
     told = []
     assert first.results(lambda *now: told.append(now)) == [[2], [4]]
-    assert told == [(2, 2)]
+    assert told == [(2, 2, 20)]
 
 
 def test_arrays_can_be_written_to_on_both_sides(group):

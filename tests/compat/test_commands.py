@@ -61,9 +61,9 @@ def test_real_pictures_train_validate_save_and_resume(tmp_path):
         "trainer.save_freq=2",
     ]
     shown = run("verl.trainer.main", *settings, "trainer.max_steps=2")
-    assert "kept 10 of 10" in shown and "step 2/2" in shown and "r1v" in shown
+    assert "kept 10 of 10" in shown and "[Step 2] train | " in shown and "r1v" in shown
     shown = run("verl.trainer.main", *settings, "trainer.max_steps=3")
-    assert "step 2 of 3 is done" in shown and "step 3/3" in shown and "step 1/" not in shown
+    assert "step 2 of 3 is done" in shown and "[Step 3] train" in shown and "[Step 1]" not in shown
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps[0] == 0 and steps[-1] == 3 and steps == sorted(steps)
     saved = tmp_path / "run" / "global_step_3" / "actor" / "huggingface"

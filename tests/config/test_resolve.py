@@ -23,7 +23,7 @@ NAMES = {
     "estimators": {"grpo": Needs(min_n=2), "with_values": Needs(values=True), "by_parts": Needs(parts=True)},
     "losses": ("default",),
     "kl_penalties": ("kl", "abs", "mse", "low_var_kl"),
-    "loggers": ("console", "file"),
+    "loggers": ("console", "file", "mlflow"),
     "optimizers": ("adamw", "adamw_bf16"),
 }
 CPU = Facts(device="cpu", num_devices=0, **NAMES)
@@ -211,7 +211,13 @@ def with_facts(base=CPU, **changes):
             "algorithm.use_kl_loss",
             ["by_parts looks at the parts", "algorithm.disable_kl=true"],
         ),
-        (["trainer.logger=[file,mlflow]"], CPU, "trainer.logger", ["'mlflow' is not available", "console, file"]),
+        (["trainer.logger=[file,mlflov]"], CPU, "trainer.logger", ["unknown name 'mlflov'", "did you mean 'mlflow'"]),
+        (
+            ["trainer.logger=[file,mlflow]"],
+            with_facts(unready_loggers={"mlflow": "install it", "wandb": "log in"}),
+            "trainer.logger",
+            ["install it"],
+        ),
         (
             ["worker.actor.fsdp.torch_dtype=bf16", "worker.actor.fsdp.mp_param_dtype=fp32"],
             CPU,
@@ -492,3 +498,11 @@ def test_there_is_one_weight_for_each_source():
     plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0.5]")
     with pytest.raises(ConfigError, match=r"data\.train_weights: .*> 0"):
         plan_of("data.train_files=[a/b,c/d]", "data.train_weights=[2,0]")
+
+
+def test_a_dry_run_tells_what_a_tracker_lacks():
+    facts = with_facts(DRY, unready_loggers={"mlflow": "install it", "wandb": "log in"})
+    notes = plan_of("trainer.logger=[file,mlflow]", facts=facts).notes
+    assert [note for note in notes if "install it" in note or "log in" in note] == [
+        "a real start would stop: trainer.logger: install it"
+    ]

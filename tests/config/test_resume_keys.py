@@ -21,9 +21,10 @@ worker.rollout.enable_chunked_prefill worker.rollout.tensor_parallel_size worker
 worker.rollout.max_num_batched_tokens worker.rollout.disable_log_stats worker.rollout.disable_tqdm
 worker.rollout.engine_kwargs worker.rollout.probe_freq worker.rollout.seed_answers
 worker.rollout.val_override_config worker.reward.num_cpus worker.reward.timeout_s
-trainer.total_epochs trainer.max_steps trainer.project_name trainer.experiment_name trainer.logger trainer.nnodes
-trainer.n_gpus_per_node trainer.device trainer.max_try_make_batch trainer.val_freq trainer.val_before_train
-trainer.val_only trainer.val_generations_to_log trainer.save_freq trainer.save_limit trainer.save_model_only
+trainer.total_epochs trainer.max_steps trainer.project_name trainer.experiment_name trainer.logger trainer.console
+trainer.nnodes trainer.n_gpus_per_node trainer.device trainer.max_try_make_batch trainer.val_freq
+trainer.val_before_train trainer.val_only trainer.val_generations_to_log
+trainer.save_freq trainer.save_limit trainer.save_model_only
 trainer.save_checkpoint_path trainer.load_checkpoint_path trainer.find_last_checkpoint trainer.ray_timeline
 trainer.hang_timeout_s
 """

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 OURS = {
     "trainer.device": "auto",
     "trainer.hang_timeout_s": 1800,
+    "trainer.console": "full",
     "data.train_weights": None,
     "data.max_video_frames": 768,
     "data.on_bad_media": "stop",

@@ -48,12 +48,12 @@ def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path, number):
         assert process.returncode == 128 + number
         assert "is saved; the same command goes on from there" in output and "Traceback" not in output
     output = commands.run("easyr1.cli.main", "train", *arguments)
-    assert "resume  from" in output and "data position" in output and "step 12/12" in output
+    assert "resume  from" in output and "data position" in output and "[Step 12] train" in output
     assert sorted(runs.steps(tmp_path / "run")) == list(range(13))
     output = commands.run("easyr1.cli.main", "train", *arguments)
     assert "all 12 steps are done; nothing is left to do" in output
     output = commands.run("easyr1.cli.main", "train", *arguments, "trainer.max_steps=13")
-    assert "step 13/13" in output
+    assert "[Step 13] train" in output
 
 
 def test_a_signal_before_the_first_step_leaves_no_process_behind(tmp_path):

@@ -32,7 +32,7 @@ def same_numbers(folder: Path, run_folder: Path) -> None:
 @pytest.mark.slow
 def test_every_quickstart_is_a_run_of_its_own_and_can_be_resumed(folder):
     shown = quickstart(folder, "trainer.max_steps=1", "trainer.val_freq=-1")
-    assert "step 1/1" in shown and "accuracy" in shown.splitlines()[-1]
+    assert "[Step 1] train" in shown and "accuracy" in shown.splitlines()[-1]
     (run,) = (folder / "checkpoints" / "quickstart").iterdir()
     assert f"report: {run / 'report.html'}" in shown
     assert "data:image/png" in (run / "report.html").read_text()
@@ -42,7 +42,7 @@ def test_every_quickstart_is_a_run_of_its_own_and_can_be_resumed(folder):
     again = quickstart(folder, "trainer.max_steps=1", "trainer.save_checkpoint_path=named", status=2)
     assert "already holds a run" in again
     shown = quickstart(folder, "trainer.max_steps=2", f"trainer.load_checkpoint_path={run / 'global_step_1'}")
-    assert "step 1 of 2 is done" in shown and "step 2/2" in shown
+    assert "step 1 of 2 is done" in shown and "[Step 2] train" in shown
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(steps) == 2
 

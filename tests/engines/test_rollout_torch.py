@@ -143,8 +143,11 @@ def test_progress_counts_every_answer_once():
     scene = scenes.Scene("qwen2")
     ticks = []
     sampler = engine(scenes.packed(lively("qwen2")), scene, max_num_seqs=4)
-    sampler.generate(prompts(scene), Sampling(n=3, max_tokens=8), lambda *tick: ticks.append(tick))
-    assert ticks == [(count, 15) for count in range(1, 16)]
+    asked, sampling = prompts(scene), Sampling(n=3, max_tokens=8)
+    groups = sampler.generate(asked, sampling, lambda *tick: ticks.append(tick))
+    assert [tick[:2] for tick in ticks] == [(count, 15) for count in range(1, 16)]
+    tokens = [tick[2] for tick in ticks]  # also those of answers that go on
+    assert tokens == sorted(tokens) and tokens[-1] == sum(len(answer.ids) for group in groups for answer in group)
 
 
 @pytest.mark.parametrize("kind", ("qwen2", "mistral_window", "qwen3_vl"))

@@ -1,4 +1,4 @@
-"""The tracker and its two loggers: what reaches the run folder and the console."""
+"""The tracker and what reaches the run folder."""
 
 import io
 import json
@@ -31,10 +31,6 @@ SAMPLE = {"prompt": "Which [bold]digit[/bold]?", "response": "7", "ground_truth"
 @pytest.fixture
 def screen():
     return Console(file=io.StringIO(), width=80)
-
-
-def told(screen):
-    return screen.file.getvalue().splitlines()
 
 
 def test_an_unknown_logger_is_refused_with_the_known_ones(tmp_path, screen):
@@ -86,45 +82,7 @@ def test_resume_moves_later_rows_aside_and_keeps_events(tmp_path, screen):
     assert (moved["kind"], moved["step"], moved["rows"]) == ("rows_moved_aside", 2, 2)
 
 
-def test_one_line_a_step_holds_the_chosen_numbers(tmp_path, screen):
-    tracker = Tracker(["console"], tmp_path, screen, {}, total_steps=60)
-    tracker.log(STEP, 12)
-    assert told(screen) == [
-        "step 12/60  reward 0.612  accuracy 0.550  format 0.980  length 43.1  kl 0.0012  clip 0.010  grad 0.84"
-        "  4.1 s  2,310 tokens/s"
-    ]
-
-
-def test_validation_has_its_own_line_and_nothing_to_say_prints_nothing(tmp_path, screen):
-    tracker = Tracker(["console"], tmp_path, screen, {})
-    tracker.log({"val/reward_score": 0.4, "val/accuracy_reward": 0.34, "timing_s/validation": 2.0}, 0)
-    tracker.log({"perf/mfu_actor": 0.1}, 0)
-    tracker.log({"reward/overall": 0.5, "val/reward_score": 0.6}, 5)
-    assert told(screen) == [
-        "step 0 validation  reward 0.400  accuracy 0.340  2.0 s",
-        "step 5  reward 0.500",
-        "step 5 validation  reward 0.600",
-    ]
-
-
-def test_the_console_shows_two_answers_of_the_first_validation_as_they_are(tmp_path, screen):
-    tracker = Tracker(["console"], tmp_path, screen, {})
-    tracker.log_samples([SAMPLE | {"response": "x" * 5000}] * 3, 0)
-    tracker.log_samples([SAMPLE], 5)
-    lines = told(screen)
-    assert sum("Which [bold]digit[/bold]?" in line for line in lines) == 2
-    assert sum("overall 0.0" in line for line in lines) == 2
-    assert max(map(len, lines)) < 400
-
-
-def test_events_for_people_reach_the_console(tmp_path, screen):
-    tracker = Tracker(["console"], tmp_path, screen, {})
-    tracker.event("checkpoint", step=3)
-    tracker.event("warning", message="format is constant")
-    assert told(screen) == ["warning  format is constant"]
-
-
-class BrokenLogger(loggers.ConsoleLogger):
+class BrokenLogger(loggers.FileLogger):
     def log(self, metrics, step):
         raise RuntimeError("no space left")
 
@@ -140,3 +98,11 @@ def test_a_failing_logger_warns_once_and_the_others_go_on(tmp_path, screen, monk
     (warning,) = caplog.messages
     assert "'broken'" in warning
     assert "no space left" in warning
+
+
+def test_one_line_tells_where_a_run_is_logged_and_how_to_add_another(tmp_path, screen):
+    tracker = Tracker(["console", "file"], tmp_path, screen, {})
+    assert tracker.whereabouts() == (
+        f"logged to console, file ({tmp_path}); also possible: wandb, swanlab, mlflow, tensorboard, trackio, "
+        "for example trainer.logger=[console,file,wandb]"
+    )

@@ -1,6 +1,7 @@
 """Progress of long phases, on a terminal and in a file."""
 
 import io
+import json
 import time
 
 import pytest
@@ -69,4 +70,27 @@ def test_the_line_tells_what_is_left():
     beat.update(96, 384)
     assert beat.line(15.0) == "sampling: 96/384 (25 %) after 15 s, about 45 s left"
     beat.update(384)
-    assert beat.line(60.0) == "sampling: 384/384 (100 %) after 60 s"
+    assert beat.line(60.0) == "sampling: 384/384 (100 %) after 1 min 0 s"
+    beat.update(384, 384, 120_000)
+    assert beat.line(60.0) == "sampling: 384/384 (100 %) after 1 min 0 s, 2,000 tokens/s"
+
+
+def test_a_kind_of_phase_speaks_early_once_and_then_ever_more_rarely():
+    progress = Progress(Console(file=io.StringIO()), interval_s=15.0)
+    first, again = progress._silences("validation 0-8 of 16"), progress._silences("validation 8-16 of 16")
+    assert [next(first) for _ in range(3)] == [2.0, 15.0, 30.0]
+    assert [next(again) for _ in range(7)] == [15.0, 30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+
+
+def test_a_quiet_console_shows_no_progress_unless_as_rows():
+    for as_json in (False, True):
+        console = Console(file=io.StringIO(), quiet=True)
+        with Progress(console, interval_s=0.01, as_json=as_json).phase("sampling", 8) as tick:
+            tick(4, 8, 100)
+            if as_json:
+                wait_for("}\n", console)
+            else:
+                time.sleep(0.05)
+        rows = [json.loads(line) for line in console.file.getvalue().splitlines()]
+        assert all(row["kind"] == "progress" and row["tokens"] == 100 for row in rows)
+        assert bool(rows) == as_json

@@ -29,11 +29,11 @@ OWN_ARGUMENTS = frozenset(
 
 
 def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
-    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, and no videos."""
+    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, pictures that it takes and no videos."""
     name = config.worker.rollout.name
     if name != "auto":
         return name
-    if facts.max_videos:
+    if facts.max_videos or not facts.vllm_takes_model:
         return "torch"
     return "vllm" if device == "cuda" and facts.vllm and wrong_version(facts.vllm) is None else "torch"
 

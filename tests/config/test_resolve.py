@@ -296,6 +296,7 @@ def test_auto_takes_vllm_where_there_are_a_gpu_and_the_right_version():
     assert sampler(vllm=good) == "torch"  # on a CPU
     assert sampler("worker.rollout.name=torch", vllm=good, **gpu) == "torch"
     assert sampler(vllm=good, max_videos=1, **gpu) == "torch"
+    assert sampler(vllm=good, vllm_takes_model=False, **gpu) == "torch"
     error = refused("worker.rollout.name=vllm", facts=with_facts(vllm=good, max_videos=1, **gpu))
     assert error.key == "worker.rollout.name" and "rows with videos; set torch" in str(error)
     assert sampler("worker.rollout.name=vllm", vllm=good) == "vllm"

@@ -129,7 +129,7 @@ def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, cap
 
 
 def test_training_settings_do_not_stand_in_the_way(arguments):
-    from easyr1.config.evaluation import plan_evaluation
+    from easyr1.config.evaluation import plan_evaluation, without_training
 
     odd = ["algorithm.adv_estimator=gae", "data.rollout_batch_size=7", "worker.actor.global_batch_size=7"]
     odd += ["trainer.logger=['wandb']", "data.train_files=nowhere/near.jsonl", "algorithm.online_filtering=true"]
@@ -137,6 +137,11 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
     plan = plan_evaluation(config, Facts(device="cpu", num_devices=0, loggers=("console",)))
     assert not plan.needs_reference and plan.world_size == 1
     assert val_sampling(config)["temperature"] == 0
+    apart = ["worker.hybrid_engine=false", "worker.rollout.n_gpus=4", "worker.rollout.tensor_parallel_size=4"]
+    config = command.read_settings([*arguments, *apart, "trainer.n_gpus_per_node=2"])
+    plan = plan_evaluation(config, Facts(device="cpu", num_devices=0))
+    assert (plan.world_size, plan.sampling_ranks) == (2, 0)
+    assert without_training(config, Facts(device="cpu", num_devices=0)).worker.rollout.tensor_parallel_size == 2
     with pytest.raises(ConfigError, match="asks for 1 GPU"):
         plan_evaluation(command.read_settings([*arguments, "trainer.device=cuda"]), Facts("cpu", 0))
 

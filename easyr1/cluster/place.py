@@ -53,6 +53,11 @@ class Places:
         return self.nodes * self.ranks_per_node
 
     @property
+    def neighbours(self) -> int:
+        """How many of these ranks share a machine, at the most."""
+        return self.world if self.anywhere else self.ranks_per_node
+
+    @property
     def strategy(self) -> str:
         """Of Ray's, for bundles."""
         if self.anywhere:

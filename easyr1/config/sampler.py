@@ -29,7 +29,7 @@ OWN_ARGUMENTS = frozenset(
 
 
 def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
-    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, pictures that it takes and no videos."""
+    """`auto` is vLLM where there are a GPU, a version of it that will do, pictures that it takes and no videos."""
     name = config.worker.rollout.name
     if name != "auto":
         return name

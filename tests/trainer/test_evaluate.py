@@ -148,7 +148,7 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
 
 @pytest.mark.parametrize("rows", ("pictures", "videos", "a family that vLLM is not given"))
 def test_the_sampler_is_chosen_with_rows_and_model_in_sight(tmp_path, monkeypatch, rows):
-    """As in training: `auto` is vLLM on a GPU, but for what vLLM is not given, which is told where vLLM is asked for."""
+    """`auto` is vLLM on a GPU, but for what vLLM is not given, which is told where vLLM is asked for."""
     if rows.startswith("a family"):
         monkeypatch.setattr("easyr1.engines.vllm_settings.PICTURE_MODELS", ("qwen3_vl",))
     file = tiny.write_rows(tmp_path / "rows.jsonl", tiny.vision_rows(2))
@@ -166,7 +166,7 @@ def test_the_sampler_is_chosen_with_rows_and_model_in_sight(tmp_path, monkeypatc
     wanted = "vllm" if rows == "pictures" else "torch"
     assert (found.inputs.plan.rollout_engine, found.settings["sampler"]) == (wanted, wanted)
     if rows != "pictures":
-        with pytest.raises(ConfigError, match="vLLM is given pictures .*; set torch"):
+        with pytest.raises(ConfigError, match=r"vLLM is given pictures .*; set torch"):
             prepared(trainer__device="cuda", worker__rollout__name="vllm")
 
 

@@ -267,10 +267,9 @@ def _await(group: PlacementGroup, places: Places, tell: Tell, timeout_s: float) 
     while not group.wait(timeout_seconds=1):
         if time.monotonic() >= end:
             free = ", ".join(f"{amount:g} {name}" for name, amount in _free().items()) or "nothing"
-            who = "other ranks and runs" if places.anywhere else "others"
             raise ConfigError(
                 _key(places),
-                f"{_asked(places)}; the cluster has them, but {who} use them: {free} free after {timeout_s:g} s; "
+                f"{_asked(places)}; the cluster has them, but others use them: {free} free after {timeout_s:g} s; "
                 "wait for the others to end (`ray status` shows them), or ask for less",
             )
         if not told:

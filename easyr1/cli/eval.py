@@ -68,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
     progress = Progress(console)
     evaluation = prepare_evaluation(config, facts, folder_of(given, config, plan), progress)
+    plan = evaluation.inputs.plan  # with what rows and model tell
     show(plan, config, evaluation.folder, len(evaluation.inputs.val), console)
     show_notes((*evaluation.inputs.notes, *plan.notes), console)
     if evaluation.done:

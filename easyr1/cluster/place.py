@@ -53,6 +53,11 @@ class Places:
         return self.nodes * self.ranks_per_node
 
     @property
+    def neighbours(self) -> int:
+        """How many of these ranks share a machine, at the most."""
+        return self.world if self.anywhere else self.ranks_per_node
+
+    @property
     def strategy(self) -> str:
         """Of Ray's, for bundles."""
         if self.anywhere:
@@ -114,7 +119,7 @@ def _connect(places: Places, tell: Tell) -> None:
                 "RAY_AUTH_MODE=token",
             ) from error
         return
-    if places.nodes > 1 and not places.anywhere:
+    if places.nodes > 1:
         raise ConfigError(
             "trainer.nnodes",
             f"{places.nodes} nodes need a Ray cluster, and none is found here: run `ray start --head` on this machine "
@@ -242,10 +247,12 @@ def room(places: Places, tell: Tell, timeout_s: float = ROOM_TIMEOUT_S) -> Itera
 
 
 def _check_totals(places: Places, tell: Tell, timeout_s: float) -> None:
-    """Enough nodes that have what their ranks need. Where several are needed, the others may still be joining."""
-    end = time.monotonic() + (timeout_s if places.nodes > 1 else 0)
+    """Enough nodes that have what their ranks need, and enough for the others that will come. Where several nodes are
+    needed, some may still be joining.
+    """
+    end = time.monotonic() + (timeout_s if places.nodes > 1 or places.others else 0)
     told = False
-    while _fitting(places) < places.nodes:
+    while _fitting(places) < places.nodes or _total(places) < places.world + places.others:
         if time.monotonic() >= end:
             raise ConfigError(_key(places), f"{_asked(places)}, but {_there()}; {_cure(places)}")
         if not told:
@@ -277,6 +284,12 @@ def _fitting(places: Places) -> int:
     return sum(count if places.anywhere else count > 0 for count in fits)
 
 
+def _total(places: Places) -> int:
+    """How many ranks of any kind the nodes have something for, one by one."""
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return min(sum(int(node.get(name, 0)) for node in resources) for name in places.bundle)
+
+
 def _key(places: Places) -> str:
     return places.key if places.nodes == 1 or places.anywhere else "trainer.nnodes"
 
@@ -286,7 +299,9 @@ def _asked(places: Places) -> str:
     nodes = "1 node" if places.nodes == 1 else f"each of {places.nodes} nodes"
     if places.anywhere:
         nodes = f"a node, {places.nodes} times"
-    return f"{places.world} {places.role}s ask for {parts} on {nodes}"
+    unit = "GPU" if places.device == "cuda" else "CPU"
+    others = f", worker.rollout.n_gpus={places.others} for {places.others} {unit} more" if places.others else ""
+    return f"{places.world} {places.role}s ask for {parts} on {nodes}{others}"
 
 
 def _there() -> str:

@@ -142,7 +142,7 @@ def _seat(rank: int, places: Places, folder: Path) -> Seat:
     return Seat(
         rank=rank,
         world=places.world,
-        ranks_per_node=places.world if places.anywhere else places.ranks_per_node,
+        ranks_per_node=places.neighbours,
         device=places.device,
         folder=str(folder.absolute()),
         environment=travelling(os.environ),

@@ -12,16 +12,20 @@ from easyr1.errors import ConfigError
 TORCH_ENGINE_KWARGS = ("max_num_seqs",)  # answers decoded together
 
 
-def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int) -> None:
-    """All checks that need no files and no devices. Raises ConfigError with the numbers and the cure."""
+def check_together(config: Config, given: frozenset[str], facts: Facts, world_size: int, sampler: str) -> None:
+    """All checks that need no files and no devices; `sampler` is the one that was chosen.
+
+    Raises ConfigError with the numbers and the cure.
+    """
     check_ranks(config, world_size)
     check_sequence(config, facts)
     check_batches(config, world_size)
     check_sources(config)
     check_rows(config, facts)
-    check_lengths(config, given, facts)
+    check_lengths(config, given, facts, sampler)
     check_pictures(config, facts)
     check_sampling(config, facts)
+    check_engine(config, sampler)
     check_kl(config, given, facts)
     check_critic(config, facts)
     check_lora(config)
@@ -38,7 +42,7 @@ def check_ranks(config: Config, world_size: int) -> None:
             "as 1, or worker.hybrid_engine=true",
         )
     sampling, size = sampling_ranks(config) or world_size, rollout.tensor_parallel_size
-    if sampling % size:
+    if sampling % size and rollout.name != "torch":
         cure = f"set a divisor of {sampling}, such as {_divisor(sampling, size)}"
         message = f"{size} ranks each cannot share out {sampling} ranks; {cure}"
         raise ConfigError("worker.rollout.tensor_parallel_size", message)
@@ -130,13 +134,13 @@ def check_rows(config: Config, facts: Facts) -> None:
         )
 
 
-def check_lengths(config: Config, given: frozenset[str], facts: Facts) -> None:
+def check_lengths(config: Config, given: frozenset[str], facts: Facts, sampler: str) -> None:
     """Prompt and answer must fit where they go."""
     data, rollout = config.data, config.worker.rollout
     longest = data.max_prompt_length + data.max_response_length
     limits = {"worker.rollout.max_model_len": rollout.max_model_len}
     key = "worker.rollout.max_num_batched_tokens"
-    if rollout.name == "vllm" or key in given:
+    if sampler == "vllm" or key in given:
         limits[key] = rollout.max_num_batched_tokens
     for key, limit in limits.items():
         if limit is not None and limit < longest:
@@ -190,27 +194,32 @@ def check_sampling(config: Config, facts: Facts) -> None:
             f"{rollout.correction} weighs how the trainer's log-probs differ from the sampler's, but with "
             "worker.actor.old_log_probs=sampler they are the same; set auto or recompute, or correction=none",
         )
-    rows = rollout.engine_kwargs.get("max_num_seqs", 1)
-    if rollout.name != "vllm" and (not isinstance(rows, int) or rows < 1):
-        raise ConfigError("worker.rollout.engine_kwargs.max_num_seqs", f"got {rows!r}, expected a whole number >= 1")
     if config.algorithm.online_filtering and rollout.n < 2:
         raise ConfigError(
             "worker.rollout.n",
             f"{rollout.n} answer per prompt never differs from itself, so algorithm.online_filtering would drop every "
             "group; set worker.rollout.n to 2 or more, or algorithm.online_filtering=false",
         )
-    unknown = [name for name in rollout.engine_kwargs if name not in TORCH_ENGINE_KWARGS]
-    if rollout.name == "vllm":
-        check_engine_kwargs(rollout.engine_kwargs)
-    elif unknown:
-        names = ", ".join(unknown)
-        raise ConfigError(
-            "worker.rollout.engine_kwargs", f"the torch sampler takes {', '.join(TORCH_ENGINE_KWARGS)}, not {names}"
-        )
     algorithm = config.algorithm
     if algorithm.online_filtering and algorithm.filter_low >= algorithm.filter_high:
         limits = f"filter_low={algorithm.filter_low} is not below filter_high={algorithm.filter_high}"
         raise ConfigError("algorithm.filter_low", f"{limits}, so no group would be kept")
+
+
+def check_engine(config: Config, sampler: str) -> None:
+    """Further arguments of the sampler."""
+    given = config.worker.rollout.engine_kwargs
+    if sampler == "vllm":
+        check_engine_kwargs(given)
+        return
+    rows = given.get("max_num_seqs", 1)
+    if not isinstance(rows, int) or rows < 1:
+        raise ConfigError("worker.rollout.engine_kwargs.max_num_seqs", f"got {rows!r}, expected a whole number >= 1")
+    if unknown := [name for name in given if name not in TORCH_ENGINE_KWARGS]:
+        names = ", ".join(unknown)
+        raise ConfigError(
+            "worker.rollout.engine_kwargs", f"the torch sampler takes {', '.join(TORCH_ENGINE_KWARGS)}, not {names}"
+        )
 
 
 def check_kl(config: Config, given: frozenset[str], facts: Facts) -> None:

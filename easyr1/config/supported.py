@@ -79,15 +79,20 @@ def check_versions(with_vllm: bool = False) -> None:
     names = [name for name in ALWAYS if not is_supported(name, version_of(name))]
     if with_vllm and not any(is_supported(name, version_of(name)) for name in VLLM):
         names.append(next((name for name in VLLM if version_of(name)), VLLM[0]))
-    if not names or os.environ.get(ANY_VERSION) == "1":
+    if not names or any_version():
         return
     told = ", ".join(f"{name} {version_of(name) or 'is missing'} (needs {range_of(name)})" for name in names)
     raise ConfigError("environment", f"{told}. {' '.join(_cures(names))}")
 
 
+def any_version() -> bool:
+    """Whether the user wants to try versions outside their range."""
+    return os.environ.get(ANY_VERSION) == "1"
+
+
 def range_of(name: str) -> str:
     """As people write it: the lower bound first."""
-    return ",".join(sorted(map(str, supported()[name]), key=lambda bound: not bound.startswith(">")))
+    return ",".join(sorted(map(str, supported().get(name, ())), key=lambda bound: not bound.startswith(">")))
 
 
 def _cures(names: Sequence[str]) -> Iterator[str]:

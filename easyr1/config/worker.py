@@ -18,7 +18,7 @@ class RolloutConfig:
 
     name: Literal["auto", "torch", "vllm"] = "auto"
     """Sampler: torch = with the trained module itself, on CPU or GPU; vllm = the vLLM engine (docs/vllm.md); auto =
-    vllm where there are a GPU and a vLLM of the right version, and no videos."""
+    vllm where there are a GPU, a vLLM of the right version and a model that it takes, and no videos."""
 
     n: Count = 5
     """Answers per prompt; together they form a group."""

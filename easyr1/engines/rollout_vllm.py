@@ -163,6 +163,7 @@ class _Call:
     progress: Progress | None
     waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # name of a request -> (prompt, answer)
     answers: list[list[Any]] = field(default_factory=list)
+    tokens: int = 0  # of the answers that are there
 
     @property
     def engine(self) -> Any:
@@ -217,7 +218,8 @@ class _Call:
         )
         if self.progress is not None:
             total = len(self.prompts) * self.sampling.n
-            self.progress(total - len(self.waiting), total)
+            self.tokens += len(answer.token_ids)
+            self.progress(total - len(self.waiting), total, self.tokens)
 
     def give_up(self) -> None:
         """Take back what was asked for."""

@@ -57,12 +57,17 @@ class Vision:
     merge_size: int
 
 
+def takes_pictures(model_config: Any) -> bool:
+    """Whether vLLM can be given the model's pictures; a text model has none."""
+    return image_token_id(model_config) is None or model_config.model_type in PICTURE_MODELS
+
+
 def vision_of(model_config: Any) -> Vision | None:
     """None for a text model; ConfigError where vLLM cannot be given the model's pictures."""
     token = image_token_id(model_config)
     if token is None:
         return None
-    if model_config.model_type not in PICTURE_MODELS:
+    if not takes_pictures(model_config):
         raise ConfigError(
             NAME_KEY,
             f"vLLM is given pictures for {', '.join(PICTURE_MODELS)} in this version, not for "

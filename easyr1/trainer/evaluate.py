@@ -37,7 +37,7 @@ from easyr1.trainer.collect import Collector
 from easyr1.trainer.parts import train_sampling
 from easyr1.trainer.random_state import seed_generators
 from easyr1.trainer.rank import open_ranks
-from easyr1.trainer.rows import load_chat, media_store, read_prompts
+from easyr1.trainer.rows import check_models, load_chat, media_store, read_prompts, with_prompts
 from easyr1.trainer.stop import StopSignals
 from easyr1.trainer.validate import VALIDATION_EPOCH
 
@@ -80,11 +80,13 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
     found = checkpoints.find(config.trainer.load_checkpoint_path, find_last=False)
     start = None if found is None else Start(found, checkpoints.read_state(found))
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
+    takes = check_models(config, plan)
     chat = load_chat(config)
     media = media_store(chat, config)
     rows = read_prompts(config, "val", chat, media, progress)
     if not len(rows):
         raise ConfigError("data.val_files", "no row is left; check data.val_files and data.max_prompt_length")
+    plan = plan_evaluation(config, with_prompts(facts, takes, rows))  # only now what the sampler must take is known
     notes = (f"rows: {rows.report}",)
     inputs = Inputs(config, frozenset(), plan, chat, media, rows, rows, reward, checkpoints, start, notes)
     settings = what_counts(config, plan, sampling, rows, reward, start)

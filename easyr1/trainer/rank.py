@@ -105,7 +105,7 @@ def _many(
     from easyr1.cluster.ray_group import open_ray_group
 
     trainer, plan = make.config.trainer, make.plan
-    make = replace(make, media=None if make.media is None else make.media.for_ranks(places.ranks_per_node))
+    make = replace(make, media=None if make.media is None else make.media.for_ranks(places.neighbours))
     timeline = trainer.ray_timeline if places.role == "rank" else None
     return open_ray_group(make, places, plan.run_folder, trainer.hang_timeout_s, tell, timeline=timeline)
 

@@ -12,7 +12,7 @@ from easyr1.data.heads import Heads
 from easyr1.data.loader import Share
 from easyr1.data.media import MediaStore
 from easyr1.data.sources import labels
-from easyr1.engines.vllm_settings import vision_of
+from easyr1.engines.vllm_settings import takes_pictures, vision_of
 from easyr1.models.build import load_model_config
 from easyr1.models.sequence import check_heads
 from easyr1.rewards.score import hidden_columns_note
@@ -28,15 +28,16 @@ class Data:
     media: MediaStore | None
     train: PromptSet
     val: PromptSet
+    vllm_takes_model: bool
 
 
 def read_data(config: Config, plan: Plan, progress: Progress) -> Data:
     """Tokenizer, image processor and all rows. No weights are loaded."""
-    check_models(config, plan)
+    takes = check_models(config, plan)
     chat = load_chat(config)
     media = media_store(chat, config)
     train, val = (read_prompts(config, name, chat, media, progress) for name in ("train", "val"))
-    return Data(chat, media, train, val)
+    return Data(chat, media, train, val, takes)
 
 
 def load_chat(config: Config) -> Chat:
@@ -51,16 +52,17 @@ def load_chat(config: Config) -> Chat:
     )
 
 
-def check_models(config: Config, plan: Plan) -> None:
-    """What the models' configurations tell: keys of override_config, heads that ranks can share out, and pictures that
-    vLLM can be given.
+def check_models(config: Config, plan: Plan) -> bool:
+    """What the models' configurations tell: keys of override_config, heads that ranks can share out, and whether vLLM
+    can be given the pictures. ConfigError where it cannot, but must.
     """
     size, model_config = config.worker.actor.ulysses_size, load_model_config(model_spec(config, plan))
     check_heads(model_config, size)
-    if plan.rollout_engine == "vllm":
-        vision_of(model_config)
     if NEEDS[config.algorithm.adv_estimator].values:
         check_heads(load_model_config(critic_spec(config, plan)), size, "worker.critic.ulysses_size")
+    if config.worker.rollout.name == "vllm":
+        vision_of(model_config)
+    return takes_pictures(model_config)
 
 
 def media_store(chat: Chat, config: Config) -> MediaStore | None:
@@ -71,16 +73,24 @@ def media_store(chat: Chat, config: Config) -> MediaStore | None:
 
 
 def with_rows(facts: Facts, config: Config, data: Data) -> Facts:
-    """The facts, with what the rows tell."""
-    train, val = data.train.report, data.val.report
+    """The facts, with what rows and models tell."""
     shares = row_shares(config, data.train)
     return replace(
-        facts,
+        with_prompts(facts, data.vllm_takes_model, data.train, data.val),
         train_rows=len(data.train) if shares is None else sum(share.draws for share in shares),
         val_rows=len(data.val),
-        max_images=max(train.max_pictures, val.max_pictures),
-        max_videos=max(train.max_videos, val.max_videos),
-        max_prompt_tokens=max(train.percentiles["p100"], val.percentiles["p100"]),
+    )
+
+
+def with_prompts(facts: Facts, vllm_takes_model: bool, *prompts: PromptSet) -> Facts:
+    """The facts, with what sampler and lengths hang on."""
+    reports = [one.report for one in prompts]
+    return replace(
+        facts,
+        vllm_takes_model=vllm_takes_model,
+        max_images=max(report.max_pictures for report in reports),
+        max_videos=max(report.max_videos for report in reports),
+        max_prompt_tokens=max(report.percentiles["p100"] for report in reports),
     )
 
 

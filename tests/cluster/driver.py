@@ -1,4 +1,4 @@
-"""A command of fake engines for processes of their own: FOLDER WHAT [NODES RANKS_PER_NODE]."""
+"""A command of fake engines for processes of their own: FOLDER WHAT [NODES RANKS_PER_NODE [OTHERS]]."""
 
 import json
 import sys
@@ -16,11 +16,11 @@ HANG_TIMEOUT_S = 2.0
 
 def main(arguments: list[str]) -> int:
     folder, what, *places = arguments
-    nodes, ranks = (int(number) for number in places) if places else (1, 2)
+    nodes, ranks, *others = (int(number) for number in places or ("1", "2"))
     timeline = f"{folder}/timeline.json" if what == "timeline" else None
     with open_ray_group(
         fakes.make,
-        Places(nodes, ranks, "cpu"),
+        Places(nodes, ranks, "cpu", others=sum(others)),
         Path(folder),
         HANG_TIMEOUT_S,
         tell,

@@ -70,6 +70,10 @@ def test_a_cluster_frees_what_a_killed_driver_held(two_nodes, tmp_path):
     [
         ((1, 2), "trainer.n_gpus_per_node: 2 ranks ask for 2 CPUs on 1 node, but the Ray cluster has 2 nodes ("),
         ((3, 1), "trainer.nnodes: 3 ranks ask for 1 CPU on each of 3 nodes, but the Ray cluster has 2 nodes ("),
+        (
+            (2, 1, 1),
+            "2 ranks ask for 1 CPU on each of 2 nodes, worker.rollout.n_gpus=1 for 1 CPU more, but the Ray",
+        ),
     ],
 )
 def test_what_a_cluster_lacks_is_told(two_nodes, tmp_path, places, told):

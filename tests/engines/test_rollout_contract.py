@@ -207,6 +207,7 @@ def test_every_prompt_gets_its_answers_in_order(engine):
     groups = one.sampler.generate(asked, Sampling(n=3, max_tokens=8), lambda *tick: ticks.append(tick))
     assert [[answer.group_id for answer in group] for group in groups] == [[f"0-{i}-0"] * 3 for i in range(5)]
     assert [tick[:2] for tick in ticks] == [(count, 15) for count in range(1, 16)]
+    assert ticks[-1][2] == sum(len(answer.ids) for group in groups for answer in group)  # what tokens/s come from
     assert all(len({tuple(answer.ids) for answer in group}) == 3 for group in groups)
     greedy = Sampling(n=2, temperature=0, max_tokens=12)
     backwards = one.sampler.generate(asked[::-1], greedy)[::-1]

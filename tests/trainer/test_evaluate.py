@@ -6,6 +6,7 @@ import math
 import pytest
 import runs
 import tiny
+from rich.console import Console
 
 from easyr1.cli import eval as command
 from easyr1.cli.main import main
@@ -13,7 +14,8 @@ from easyr1.config.plan import Facts
 from easyr1.config.resolve import val_sampling
 from easyr1.engines.rollout_torch import TorchRollout
 from easyr1.errors import ConfigError
-from easyr1.trainer.evaluate import ANSWERS_FILE, read_answers
+from easyr1.tracking.progress import Progress
+from easyr1.trainer.evaluate import ANSWERS_FILE, prepare_evaluation, read_answers
 from easyr1.trainer.summary import Judgement, judgement, numbers, summarise
 
 SAYS = (
@@ -127,7 +129,7 @@ def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, cap
 
 
 def test_training_settings_do_not_stand_in_the_way(arguments):
-    from easyr1.config.evaluation import plan_evaluation
+    from easyr1.config.evaluation import plan_evaluation, without_training
 
     odd = ["algorithm.adv_estimator=gae", "data.rollout_batch_size=7", "worker.actor.global_batch_size=7"]
     odd += ["trainer.logger=['wandb']", "data.train_files=nowhere/near.jsonl", "algorithm.online_filtering=true"]
@@ -135,8 +137,37 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
     plan = plan_evaluation(config, Facts(device="cpu", num_devices=0, loggers=("console",)))
     assert not plan.needs_reference and plan.world_size == 1
     assert val_sampling(config)["temperature"] == 0
+    apart = ["worker.hybrid_engine=false", "worker.rollout.n_gpus=4", "worker.rollout.tensor_parallel_size=4"]
+    config = command.read_settings([*arguments, *apart, "trainer.n_gpus_per_node=2"])
+    plan = plan_evaluation(config, Facts(device="cpu", num_devices=0))
+    assert (plan.world_size, plan.sampling_ranks) == (2, 0)
+    assert without_training(config, Facts(device="cpu", num_devices=0)).worker.rollout.tensor_parallel_size == 2
     with pytest.raises(ConfigError, match="asks for 1 GPU"):
         plan_evaluation(command.read_settings([*arguments, "trainer.device=cuda"]), Facts("cpu", 0))
+
+
+@pytest.mark.parametrize("rows", ("pictures", "videos", "a family that vLLM is not given"))
+def test_the_sampler_is_chosen_with_rows_and_model_in_sight(tmp_path, monkeypatch, rows):
+    """`auto` is vLLM on a GPU, but for what vLLM is not given, which is told where vLLM is asked for."""
+    if rows.startswith("a family"):
+        monkeypatch.setattr("easyr1.engines.vllm_settings.PICTURE_MODELS", ("qwen3_vl",))
+    file = tiny.write_rows(tmp_path / "rows.jsonl", tiny.vision_rows(2))
+    if rows == "videos":
+        tiny.picture().save(tmp_path / "frame.png")
+        video = {"problem": "<video>What?", "answer": "1", "videos": [[str(tmp_path / "frame.png")] * 2]}
+        file = tiny.write_rows(tmp_path / "rows.jsonl", [video])
+    facts = Facts(device="cuda", num_devices=1, vllm={"vllm": "0.32.0"})
+
+    def prepared(**settings):
+        config = command.read_settings(runs.arguments(tmp_path, "qwen2_5_vl", data__val_files=file, **settings))
+        return prepare_evaluation(config, facts, tmp_path / "out", Progress(Console(quiet=True)))
+
+    found = prepared(trainer__device="cuda")
+    wanted = "vllm" if rows == "pictures" else "torch"
+    assert (found.inputs.plan.rollout_engine, found.settings["sampler"]) == (wanted, wanted)
+    if rows != "pictures":
+        with pytest.raises(ConfigError, match=r"vLLM is given pictures .*; set torch"):
+            prepared(trainer__device="cuda", worker__rollout__name="vllm")
 
 
 def line(answer, accuracy, parsed, source="a", **scores):

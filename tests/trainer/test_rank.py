@@ -21,7 +21,7 @@ from easyr1.errors import CheckpointError
 from easyr1.models.build import build
 from easyr1.models.ranks import ALONE
 from easyr1.trainer.parts import distant_rollout_engine, model_spec, rollout_engine, sends_adapters
-from easyr1.trainer.rank import ModelFiles, Rank, _many, _sampling_places, _training_places, no_media, resting
+from easyr1.trainer.rank import ModelFiles, Rank, Sampler, _many, _sampling_places, _training_places, no_media, resting
 
 MANY = replace(ALONE, world=2, mesh=object())  # type: ignore[arg-type]
 
@@ -129,3 +129,6 @@ def test_ranks_of_a_machine_share_the_bounds_of_the_picture_store(monkeypatch, t
     assert (store._inputs.budget, store._decoded.budget) == (1000, 4000)
     _many(Rank(config, plan, None), _training_places(config, plan), print)
     assert sent[1].media is None
+    plan.sampling_ranks = 5  # engines of one rank each, which may all lie on one machine
+    _many(Sampler(config, plan, store, False), _sampling_places(config, plan), print)
+    assert pickle.loads(pickle.dumps(sent[2].media))._inputs.budget == 200

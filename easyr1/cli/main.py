@@ -23,7 +23,7 @@ COMMANDS = {
     "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
     "eval": ("easyr1.cli.eval", "score a model or a checkpoint on a data set: mean@n, pass@k, maj@k"),
     "merge": ("easyr1.cli.merge", "a checkpoint as a Hugging Face folder: easyr1 merge CHECKPOINT"),
-    "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),
+    "report": ("easyr1.cli.report", "write report.html anew: easyr1 report FOLDER; several folders are also compared"),
     "env": ("easyr1.cli.env", "versions, devices and variables, for a bug report"),
 }
 COMPUTING = ("quickstart", "check", "train", "eval")  # which torch and transformers of the wrong version would fail

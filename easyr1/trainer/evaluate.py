@@ -19,6 +19,7 @@ from easyr1.config.evaluation import plan_evaluation, without_training
 from easyr1.config.paths import find_file
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import val_sampling
+from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.dataset import PromptSet
 from easyr1.data.media import MediaStore
@@ -79,6 +80,8 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
     checkpoints = Checkpoints(plan.run_folder)
     found = checkpoints.find(config.trainer.load_checkpoint_path, find_last=False)
     start = None if found is None else Start(found, checkpoints.read_state(found))
+    if start is not None:
+        check_adapters(start, config)
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     chat = load_chat(config)
     media = media_store(chat, config)
@@ -89,6 +92,18 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
     inputs = Inputs(config, frozenset(), plan, chat, media, rows, rows, reward, checkpoints, start, notes)
     settings = what_counts(config, plan, sampling, rows, reward, start)
     return Evaluation(inputs, sampling, folder, settings, earlier(folder, settings, sampling.n))
+
+
+def check_adapters(start: Start, config: Config) -> None:
+    """ConfigError where the checkpoint has other adapters than are asked for, which would not fit or not count."""
+    then = start.state["config"]
+    changed = [line for line in differences(then, config) if line.startswith("worker.actor.model.lora.")]
+    if changed:
+        raise ConfigError(
+            "worker.actor.model.lora",
+            f"{start.folder} was trained with other adapters ({'; '.join(changed)}); set them as they were then, or "
+            "leave config= out, and the settings are those of its run",
+        )
 
 
 def what_counts(

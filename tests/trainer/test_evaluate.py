@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import runs
@@ -39,13 +41,16 @@ def evaluate(arguments, tmp_path, capsys):
     """(exit status, output folder, what was shown) of an evaluation of the run's checkpoint with more arguments."""
 
     def run(*more, output=tmp_path / "out"):
-        run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
-        checkpoint = f"trainer.load_checkpoint_path={run_folder}/global_step_2"
-        status = main(["eval", checkpoint, f"--output={output}", *more])
+        status = main(["eval", *run.checkpoint, f"--output={output}", *more])
         shown = capsys.readouterr()
         return status, output, shown.out + shown.err
 
+    run.checkpoint = [f"trainer.load_checkpoint_path={folder_of(arguments)}/global_step_2"]
     return run
+
+
+def folder_of(arguments):
+    return next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
 
 
 def summary(folder):
@@ -53,8 +58,7 @@ def summary(folder):
 
 
 def test_a_checkpoint_gets_the_numbers_that_its_run_logged(arguments, evaluate):
-    run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
-    logged = runs.steps(runs.Path(run_folder))[2]
+    logged = runs.steps(runs.Path(folder_of(arguments)))[2]
     status, folder, shown = evaluate()
     found = summary(folder)
     assert status == 0 and "mean@1" in shown and "rows8" in shown
@@ -130,6 +134,7 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
     from easyr1.config.evaluation import plan_evaluation
 
     odd = ["algorithm.adv_estimator=gae", "data.rollout_batch_size=7", "worker.actor.global_batch_size=7"]
+    odd += ["worker.actor.ulysses_size=2", "worker.critic.ulysses_size=4"]
     odd += ["trainer.logger=['wandb']", "data.train_files=nowhere/near.jsonl", "algorithm.online_filtering=true"]
     config = command.read_settings([*arguments, *odd, "worker.rollout.temperature=0"])
     plan = plan_evaluation(config, Facts(device="cpu", num_devices=0, loggers=("console",)))
@@ -137,6 +142,26 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
     assert val_sampling(config)["temperature"] == 0
     with pytest.raises(ConfigError, match="asks for 1 GPU"):
         plan_evaluation(command.read_settings([*arguments, "trainer.device=cuda"]), Facts("cpu", 0))
+
+
+def test_results_for_programs_and_in_brief(evaluate):
+    status, folder, shown = evaluate("trainer.console=quiet")
+    assert status == 0 and "mean@1" in shown and "what is evaluated" not in shown
+    check_rows = subprocess.run(
+        [sys.executable, "-m", "easyr1.cli.main", "eval", *evaluate.checkpoint, f"--output={folder}"]
+        + ["trainer.console=json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [json.loads(one) for one in check_rows.stdout.splitlines()]
+    assert rows[-1]["kind"] == "eval" and rows[-1]["overall"] == summary(folder)["overall"]
+    assert {row["kind"] for row in rows} <= {"eval", "progress"} and rows[-1]["folder"] == str(folder)
+
+
+def test_adapters_other_than_those_of_the_checkpoint_are_named(arguments, evaluate):
+    status, _, shown = evaluate(*arguments, "worker.actor.model.lora.rank=4")
+    assert status == 2 and "worker.actor.model.lora.rank: 0 then, 4 now" in shown
 
 
 def line(answer, accuracy, parsed, source="a", **scores):

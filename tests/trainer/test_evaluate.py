@@ -8,6 +8,7 @@ import sys
 import pytest
 import runs
 import tiny
+from commands import ROOT
 
 from easyr1.cli import eval as command
 from easyr1.cli.main import main
@@ -147,14 +148,10 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
 def test_results_for_programs_and_in_brief(evaluate):
     status, folder, shown = evaluate("trainer.console=quiet")
     assert status == 0 and "mean@1" in shown and "what is evaluated" not in shown
-    check_rows = subprocess.run(
-        [sys.executable, "-m", "easyr1.cli.main", "eval", *evaluate.checkpoint, f"--output={folder}"]
-        + ["trainer.console=json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = [json.loads(one) for one in check_rows.stdout.splitlines()]
+    command = [*evaluate.checkpoint, f"--output={folder}", "trainer.console=json"]
+    python = [sys.executable, "-m", "easyr1.cli.main", "eval"]
+    done = subprocess.run([*python, *command], cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [json.loads(one) for one in done.stdout.splitlines()]
     assert rows[-1]["kind"] == "eval" and rows[-1]["overall"] == summary(folder)["overall"]
     assert {row["kind"] for row in rows} <= {"eval", "progress"} and rows[-1]["folder"] == str(folder)
 

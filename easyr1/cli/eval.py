@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--right-from", metavar="NUMBER", type=float, default=1.0)
     parser.add_argument("--dry-run", action="store_true")
     given, rest = parser.parse_known_args(arguments)
+    if math.isnan(given.right_from):
+        parser.error("argument --right-from: nothing is as large as nan")
     return given, split(rest, ["--output", "--score", "--right-from", DRY_RUN])[1]
 
 

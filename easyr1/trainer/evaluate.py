@@ -90,6 +90,10 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
         raise ConfigError("data.val_files", "no row is left; check data.val_files and data.max_prompt_length")
     notes = (f"rows: {rows.report}",)
     inputs = Inputs(config, frozenset(), plan, chat, media, rows, rows, reward, checkpoints, start, notes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--output", f"{folder} cannot be a folder ({error.strerror})") from error
     settings = what_counts(config, plan, sampling, rows, reward, start)
     return Evaluation(inputs, sampling, folder, settings, earlier(folder, settings, sampling.n))
 
@@ -158,6 +162,8 @@ def earlier(folder: Path, settings: Mapping[str, Any], num_answers: int) -> froz
         if (folder / ANSWERS_FILE).exists():
             raise ConfigError("--output", f"{folder} holds {ANSWERS_FILE} but no {SETTINGS_FILE}; give another folder")
         return frozenset()
+    if not read_rows(folder / ANSWERS_FILE):  # a reward that failed at once must not bar the way of a better one
+        return frozenset()
     before = json.loads(file.read_text(encoding="utf-8"))
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed:
@@ -191,7 +197,6 @@ def answer_rows(evaluation: Evaluation, progress: Progress, tell: Callable[[str]
 
     Raises Stopped on SIGTERM and Ctrl-C; what is in the file then stays, and another start goes on behind it.
     """
-    evaluation.folder.mkdir(parents=True, exist_ok=True)
     (evaluation.folder / SETTINGS_FILE).write_text(json.dumps(evaluation.settings, indent=2) + "\n", encoding="utf-8")
     file = JsonLines(evaluation.folder / ANSWERS_FILE)
     try:

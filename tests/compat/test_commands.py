@@ -8,6 +8,8 @@ import pytest
 import tiny
 from commands import ROOT, run
 
+from easyr1.cli.main import main
+
 GEOMETRY3K = Path(os.environ.get("EASYR1_GEOMETRY3K", ROOT.parent / "shared/data/geometry3k-mini"))
 
 
@@ -25,6 +27,13 @@ def test_mistakes_end_with_one_line_and_status_2(tmp_path):
     assert "data.max_prompt_length" in shown and "Traceback" not in shown and len(shown.splitlines()) == 1
     shown = run("easyr1.cli.main", "trian", folder=tmp_path, status=2)
     assert "no command 'trian'" in shown and "quickstart" in shown
+
+
+def test_a_report_is_made_of_runs_alone(tmp_path, capsys):
+    for wrong in ([], [str(tmp_path / "nowhere")], [str(tmp_path)], ["--dry-run", str(tmp_path)]):
+        assert main(["report", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("configuration error: report: ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_broken_row_ends_with_one_line_before_a_model_is_built(tmp_path):

@@ -123,6 +123,7 @@ def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, cap
         (["data.val_file=x"], "data.val_files"),
         (["data.val_files=nowhere.jsonl"], "error: data.val_files: 'nowhere.jsonl' does not exist"),
         ([], "give config=run.yaml"),
+        ([*arguments, f"--output={__file__}"], "--output: "),
         (["trainer.load_checkpoint_path=nowhere"], "there is no folder"),
         (["--outptu=x", *arguments], "--outptu"),
         ([*arguments, "worker.rollout.val_override_config.k=1"], "allowed"),
@@ -154,6 +155,16 @@ def test_results_for_programs_and_in_brief(evaluate):
     rows = [json.loads(one) for one in done.stdout.splitlines()]
     assert rows[-1]["kind"] == "eval" and rows[-1]["overall"] == summary(folder)["overall"]
     assert {row["kind"] for row in rows} <= {"eval", "progress"} and rows[-1]["folder"] == str(folder)
+
+
+def test_a_reward_that_failed_at_once_does_not_bar_the_way(evaluate, tmp_path):
+    reward = tmp_path / "mine.py"
+    reward.write_text("def compute_score(inputs):\n    return 1 / 0\n")
+    setting = f"worker.reward.reward_function={reward}:compute_score"
+    status, folder, shown = evaluate(setting)
+    assert status == 1 and "ZeroDivisionError" in shown and "Traceback" not in shown
+    reward.write_text("def compute_score(inputs):\n    return [{'overall': 1.0} for one in inputs]\n")
+    assert evaluate(setting)[0] == 0 and summary(folder)["overall"]["mean@1"]["value"] == 1.0
 
 
 def test_adapters_other_than_those_of_the_checkpoint_are_named(arguments, evaluate):

@@ -13,7 +13,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import answer_table, empty_picture, flat, is_picture, picture_of
+from easyr1.tracking.tables import answer_table, empty_picture, flat, is_picture, named, picture_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class MlflowLogger:
             return
         columns, cells = answer_table(rows, picture_of)
         table = {column: _filled([row[place] for row in cells]) for place, column in enumerate(columns)}
-        self._client.log_table(self._id, table, f"generations/step_{step:06d}.json")
+        self._client.log_table(self._id, table, f"{named(rows, 'generations')}/step_{step:06d}.json")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         pass

@@ -27,7 +27,10 @@ def open_screen(mode: Mode = "full") -> Console:
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
     own_output = _guarded_output() if mode == "json" else None
     console = Console(
-        file=own_output or sys.stderr, force_terminal=False if plain or own_output else None, quiet=mode != "full"
+        file=own_output,  # None: whatever the standard error is when something is said
+        stderr=own_output is None,
+        force_terminal=False if plain or own_output else None,
+        quiet=mode != "full",
     )
     errors = console if own_output is None else Console(stderr=True, force_terminal=False)
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines(errors)], force=True)

@@ -38,8 +38,8 @@ def test_a_run_and_its_resumption_are_read_back(mlflow, tmp_path, caplog):
     assert values(client, run.info.run_id, "timing_s/save_checkpoint") == [(1, 2.0), (2, 2.0)]
     assert math.isnan(values(client, run.info.run_id, "actor/grad_norm")[0][1])
     artifacts = [file.path for file in client.list_artifacts(run.info.run_id)]
-    assert {"config.json", "generations"} <= set(artifacts)
-    table = client.load_table(run.info.experiment_id, "generations/step_000002.json", [run.info.run_id])
+    assert {"config.json", "val"} <= set(artifacts)
+    table = client.load_table(run.info.experiment_id, "val/generations/step_000002.json", [run.info.run_id])
     assert list(map(str, table["response"])) == ["7", "7"]
     assert list(table["scores/overall"]) == [0.5, 0.5]
     files = [[cell["filepath"] for cell in table[name]] for name in ("image_1", "image_2")]

@@ -4,9 +4,11 @@ Imports nothing heavy, so that help and mistakes answer at once.
 """
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 from easyr1 import __version__
 from easyr1.cli.options import HELP
@@ -56,6 +58,27 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns one of EXIT_STATUSES."""
+    try:
+        status = answer(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read(sys.stdout):
+            raise  # another pipe
+        return 1
+    return status
+
+
+def _is_read(output: TextIO) -> bool:
+    """Whether somebody still reads what is written; `head` stops. What is left to write is then thrown away."""
+    poll = select.poll()
+    poll.register(output, 0)  # that nobody reads is told unasked
+    if poll.poll(0):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        return False
+    return True
+
+
+def answer(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())

@@ -29,6 +29,6 @@ SAVE_FREQ                    trainer.save_freq
 EXPERIMENT_NAME              trainer.experiment_name
 TABLE
 if [[ $LOGGER == *[![:space:]]* ]]; then # a list, as ["console","wandb"] or console,wandb
-    [[ $LOGGER == \[* ]] || LOGGER="[$LOGGER]"
+    [[ $LOGGER == *\[* ]] || LOGGER="[$LOGGER]"
     OVERRIDES+=("trainer.logger=$LOGGER")
 fi

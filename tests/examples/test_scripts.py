@@ -219,7 +219,7 @@ def test_names_are_taken_as_they_are(folder, name):
     assert (found["trainer.experiment_name"], found["worker.actor.model.model_path"]) == (name, f"/data/{name}")
 
 
-@pytest.mark.parametrize("text", ["console,wandb", "['console','wandb']", "[console, wandb]"])
+@pytest.mark.parametrize("text", ["console,wandb", "['console','wandb']", "[console, wandb]", " ['console', wandb] "])
 def test_trackers_in_each_notation(folder, text):
     arguments = handed_over("qwen2_5_vl_3b_geo3k_grpo.sh", tmp=folder, LOGGER=text)
     assert settings(tuple(arguments))["trainer.logger"] == ("console", "wandb")

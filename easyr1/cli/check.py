@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from easyr1.cli.options import split
-from easyr1.cli.train import make_console
 from easyr1.config.load import load
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import plan_rows, resolve
 from easyr1.config.schema import Config, set_leaves
 from easyr1.errors import CheckpointError, ConfigError, RewardError
 from easyr1.tracking.progress import Progress
+from easyr1.tracking.screen import open_screen, say_row
 from easyr1.trainer.known import code_facts, machine_facts
 
 if TYPE_CHECKING:
@@ -70,19 +70,24 @@ class Findings:
 def main(arguments: Sequence[str]) -> int:
     """Check and tell. Returns the exit status; what stops the check itself is raised as in training."""
     options, settings = split(arguments, [DEEP])
-    progress = Progress(make_console())
-    console = out_console()
     config, given = load(settings)
+    as_json = config.trainer.console == "json"
+    screen = open_screen(config.trainer.console)
+    progress = Progress(screen, as_json=as_json)
+    console = out_console(quiet=as_json)
     found = Findings()
     with with_model(config, found) as config:
         facts = known_facts(config, given, found)
         check(config, given, facts, DEEP in options, found, progress, console)
+    if as_json:
+        say_row(screen, kind="check", would_run=found.exit_status == 0, **asdict(found))
     return tell(found, console)
 
 
-def out_console() -> Console:
+def out_console(quiet: bool = False) -> Console:
     """Where results go; wide enough for tables where output is no terminal."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH, highlight=False)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+    return Console(width=width, highlight=False, quiet=quiet)
 
 
 @contextmanager

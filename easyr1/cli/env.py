@@ -19,7 +19,7 @@ HELP = """\
 usage: easyr1 env [--json]
 
 Tells versions, devices, memory, disks and variables, for a bug report. Values of variables whose names speak of keys,
-tokens or passwords are hidden, and so are names and passwords in addresses.
+tokens or passwords are hidden, and so are logins in addresses and what looks like a token in any other value.
 
   easyr1 env
   easyr1 env --json > env.json
@@ -33,8 +33,15 @@ VARIABLES = re.compile(
     r"SWANLAB|MLFLOW|TRACKIO|USE_MODELSCOPE|MODELSCOPE|MASTER|LD_LIBRARY|PYTHONPATH|SLURM)(_|$)|.*_PROXY$",
     re.IGNORECASE,
 )
-SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
-LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = r"TOKEN(?!IZERS)|KEY|SECRET|PASS|CREDENTIAL|COOKIE|AUTH|HEADER|SIG|_PAT$"
+SECRET = re.compile(_SECRET, re.IGNORECASE)
+LOGIN = re.compile(r"(?<=://)\S*@|(?<![^\s,=])[^\s/@:,]+:[^\s/@]+@")  # of a URL, or of an address without a scheme
+IN_QUERY = re.compile(rf"([?&;#][\w.-]*(?:{_SECRET})[\w.-]*=)[^&;\s]+", re.IGNORECASE)
+LIKE_A_TOKEN = re.compile(  # of services that mark theirs, or long with letters and digits mixed
+    r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|local-|wandb_|ms-)[\w-]{16,}|\b(?=[a-z_]*\d)(?=\d*[a-z])[a-z0-9]{32,}\b"
+    r"|\beyJ[\w-]+\.[\w.-]+|(?<=bearer )\S+|(?<=basic )\S+",
+    re.IGNORECASE,
+)
 GIB = 1 << 30
 COMMAND_S = 20.0  # for git and nvidia-smi, which hangs where a driver does
 
@@ -147,7 +154,10 @@ def hidden(name: str, value: str) -> str:
     >>> hidden("HF_TOKEN", "hf_abc"), hidden("https_proxy", "http://me:secret@proxy:80"), hidden("HF_HOME", "/data")
     ('set, hidden', 'http://...@proxy:80', '/data')
     """
-    return "set, hidden" if SECRET.search(name) else _home(LOGIN.sub("...@", value))
+    if SECRET.search(name):
+        return "set, hidden"
+    value = IN_QUERY.sub(r"\1...", LOGIN.sub("...@", value))
+    return _home(LIKE_A_TOKEN.sub("...", value))
 
 
 def _home(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.text import Text
 from easyr1.cli.check import out_console
 from easyr1.cli.check import show as show_table
 from easyr1.cli.options import DRY_RUN, split
-from easyr1.cli.train import make_console, show_notes
+from easyr1.cli.train import show_notes
 from easyr1.config.evaluation import plan_evaluation
 from easyr1.config.load import load
 from easyr1.config.plan import Plan
@@ -23,6 +24,7 @@ from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 from easyr1.manifest import read_json
 from easyr1.tracking.progress import Progress
+from easyr1.tracking.screen import open_screen, say_row
 from easyr1.trainer.known import code_facts, machine_facts
 
 HELP = """\
@@ -56,17 +58,18 @@ def main(arguments: Sequence[str]) -> int:
     given, settings = parse(arguments)
     if not settings:
         raise ConfigError("eval", f"nothing is named; give config=run.yaml, or {LOAD_KEY}=RUN/best (--help)")
-    console = make_console()
     config = read_settings(settings)
     if given.dry_run:
-        return dry_run(config, given, console)
+        return dry_run(config, given, open_screen())
+    as_json = config.trainer.console == "json"
+    console = open_screen(config.trainer.console)
     plan_evaluation(config, code_facts())  # what can be wrong without torch is told before it is loaded
     facts = machine_facts(code_facts())
     plan = plan_evaluation(config, facts)
     from easyr1.trainer.evaluate import answer_rows, prepare_evaluation, read_answers
     from easyr1.trainer.summary import judgement, summarise
 
-    progress = Progress(console)
+    progress = Progress(console, as_json=as_json)
     evaluation = prepare_evaluation(config, facts, folder_of(given, config, plan), progress)
     plan = evaluation.inputs.plan  # with what rows and model tell
     show(plan, config, evaluation.folder, len(evaluation.inputs.val), console)
@@ -83,7 +86,10 @@ def main(arguments: Sequence[str]) -> int:
     whole = {"settings": evaluation.settings, "score": by.score, "right_from": by.at_least, **found}
     file = evaluation.folder / "summary.json"
     file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    show_numbers(found, f"{by.score} >= {by.at_least:g} is right", out_console())
+    if as_json:
+        say_row(console, kind="eval", folder=str(evaluation.folder), **whole)
+    else:
+        show_numbers(found, f"{by.score} >= {by.at_least:g} is right", out_console())
     console.print(Text(f"answers and summary: {evaluation.folder}"), soft_wrap=True)
     return 0
 
@@ -96,6 +102,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--right-from", metavar="NUMBER", type=float, default=1.0)
     parser.add_argument("--dry-run", action="store_true")
     given, rest = parser.parse_known_args(arguments)
+    if math.isnan(given.right_from):
+        parser.error("argument --right-from: nothing is as large as nan")
     return given, split(rest, ["--output", "--score", "--right-from", DRY_RUN])[1]
 
 
@@ -163,6 +171,8 @@ def show(plan: Plan, config: Config, folder: Path, num_rows: int | None, console
     specs = files if isinstance(files, str) else ", ".join(files)
     rows = "" if num_rows is None else f"{num_rows} of "
     table = Table(title="what is evaluated", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")  # a path that is cut is of no use
     for name, value in (
         ("model", str(config.worker.actor.model.model_path)),
         ("checkpoint", config.trainer.load_checkpoint_path or "none: the model as it is"),

@@ -36,6 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     if len(folders) > 1 or len(models) > 1 or any("=" in folder for folder in folders):
         raise ConfigError("init", f"takes one FOLDER and one model=..., not {shlex.join(rest)}")
     folder = Path(folders[0] if folders else ".").expanduser().absolute()
+    if models == [""]:
+        raise ConfigError("init", "model= names nothing; give a folder or a name on the hub, or leave it out")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("init", f"{folder} is a file; give a folder")
     taken = [name for name in (*FILES, *DATA) if (folder / name).exists()]
     if taken:
         raise ConfigError("init", f"{folder} holds {', '.join(taken)} already; give another folder, or move them")

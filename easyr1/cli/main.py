@@ -4,9 +4,11 @@ Imports nothing heavy, so that help and mistakes answer at once.
 """
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 from easyr1 import __version__
 from easyr1.cli.options import HELP
@@ -23,7 +25,7 @@ COMMANDS = {
     "train": ("easyr1.cli.train", "train as a configuration says: easyr1 train config=run.yaml key=value ..."),
     "eval": ("easyr1.cli.eval", "score a model or a checkpoint on a data set: mean@n, pass@k, maj@k"),
     "merge": ("easyr1.cli.merge", "a checkpoint as a Hugging Face folder: easyr1 merge CHECKPOINT"),
-    "report": ("easyr1.cli.report", "write report.html anew from a run folder: easyr1 report FOLDER"),
+    "report": ("easyr1.cli.report", "write report.html anew: easyr1 report FOLDER; several folders are also compared"),
     "env": ("easyr1.cli.env", "versions, devices and variables, for a bug report"),
 }
 COMPUTING = ("quickstart", "check", "train", "eval")  # which torch and transformers of the wrong version would fail
@@ -56,6 +58,27 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns one of EXIT_STATUSES."""
+    try:
+        status = answer(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read(sys.stdout):
+            raise  # another pipe
+        return 1
+    return status
+
+
+def _is_read(output: TextIO) -> bool:
+    """Whether somebody still reads what is written; `head` stops. What is left to write is then thrown away."""
+    poll = select.poll()
+    poll.register(output, 0)  # that nobody reads is told unasked
+    if poll.poll(0):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        return False
+    return True
+
+
+def answer(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())

@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     if not Path(given.checkpoint).expanduser().is_dir():  # told before torch is loaded
         raise ConfigError("CHECKPOINT", f"there is no folder {Path(given.checkpoint).expanduser().absolute()}")
     os.environ["TQDM_DISABLE"] = "1"  # transformers' bars would break into ours
-    from easyr1.cli.train import make_console
     from easyr1.models.export import export
     from easyr1.tracking.progress import Progress
+    from easyr1.tracking.screen import open_screen
 
     start = time.monotonic()
-    progress = Progress(make_console(), SECONDS_BETWEEN_LINES)
+    progress = Progress(open_screen(), SECONDS_BETWEEN_LINES)
     folder = export(
         Path(given.checkpoint),
         None if given.output_path is None else Path(given.output_path),

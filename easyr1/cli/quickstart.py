@@ -9,12 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from easyr1.cli.options import DRY_RUN, split
-from easyr1.cli.train import dry_run, make_console, train
+from easyr1.cli.train import dry_run, train
 from easyr1.config.load import load
 from easyr1.config.schema import Config
 from easyr1.errors import ConfigError
 from easyr1.tracking.loggers import METRICS_FILE
 from easyr1.tracking.progress import Progress
+from easyr1.tracking.screen import open_screen
 
 SETTINGS = "config=examples/quickstart/config.yaml"
 HELP = """\
@@ -39,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     options, arguments = split(arguments, [DRY_RUN])
     if options:
-        return dry_run(*load([SETTINGS, *UNBUILT, *arguments]), make_console())
+        return dry_run(*load([SETTINGS, *UNBUILT, *arguments]), open_screen())
     config, _ = load([SETTINGS, *arguments])
-    console = make_console(config.trainer.console)
+    console = open_screen(config.trainer.console)
     folder = run_folder(config)
     base, rows = make_inputs(config, folder, console)
     paths = [

@@ -7,7 +7,8 @@ from pathlib import Path
 from easyr1.cli.options import DRY_RUN, split
 from easyr1.errors import ConfigError
 from easyr1.tracking import comparison
-from easyr1.tracking.report import HTML_FILE, write_report
+from easyr1.tracking.loggers import EVENTS_FILE, METRICS_FILE
+from easyr1.tracking.report import HTML_FILE, JSON_FILE, write_report
 
 HELP = f"""\
 usage: easyr1 report [--dry-run] FOLDER [FOLDER ...]
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     if not folders or not all(folder.is_dir() for folder in folders):
         missing = next((f"{folder} is no folder; " for folder in folders if not folder.is_dir()), "")
         raise ConfigError("report", f"{missing}give a run folder, for example easyr1 report checkpoints/easy_r1/demo")
+    for folder in folders:
+        if not any((folder / name).exists() for name in (METRICS_FILE, EVENTS_FILE, JSON_FILE)):
+            raise ConfigError("report", f"{folder} holds no run: none of {METRICS_FILE}, {EVENTS_FILE}, {JSON_FILE}")
     compares = len({folder.resolve() for folder in folders}) > 1
     if len(folders) > comparison.MAX_RUNS:
         raise ConfigError(

@@ -12,7 +12,7 @@ from easyr1.config.plan import Plan
 from easyr1.config.resolve import plan_rows, resolve
 from easyr1.config.schema import Config
 from easyr1.tracking.progress import Progress
-from easyr1.tracking.screen import Mode, open_screen
+from easyr1.tracking.screen import open_screen
 from easyr1.trainer.known import code_facts, machine_facts
 
 HELP = """\
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     options, settings = split(arguments, [DRY_RUN])
     config, given = load(settings)
     if options:
-        return dry_run(config, given, make_console())
-    train(config, given, make_console(config.trainer.console))
+        return dry_run(config, given, open_screen())
+    train(config, given, open_screen(config.trainer.console))
     return 0
 
 
@@ -73,14 +73,11 @@ def train(config: Config, given: frozenset[str], console: Console) -> dict[str, 
     return metrics
 
 
-def make_console(mode: Mode = "full") -> Console:
-    """Where a run speaks to people; log records of the package go there too."""
-    return open_screen(mode)
-
-
 def show_plan(plan: Plan, config: Config, console: Console) -> None:
     """The table at the start of a run, and what the user should know before it goes on."""
     table = Table(title="what will run", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")  # a path that is cut is of no use
     for name, value in plan_rows(plan, config):
         table.add_row(Text(name), Text(value))
     console.print(table)

@@ -28,6 +28,7 @@ def without_training(config: Config, facts: Facts) -> Config:
             "algorithm.online_filtering": False,
             "worker.actor.global_batch_size": ranks,
             "worker.actor.micro_batch_size_per_device_for_update": 1,
+            "worker.actor.ulysses_size": 1,
             "worker.actor.loss_type": "default",
             "worker.actor.optim.strategy": "adamw",
             "worker.rollout.tensor_parallel_size": engine,

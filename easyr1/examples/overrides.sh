@@ -1,8 +1,13 @@
 # Sourced by the scripts beside it. Makes OVERRIDES=(key=value ...) of those variables below that the environment
 # sets: they win over the settings of a script, and what is typed after the name of a script wins over both.
 OVERRIDES=()
+_quote="'"
 while read -r _variable _key; do
-    [[ -n ${!_variable} ]] && OVERRIDES+=("$_key=${!_variable}")
+    _value=${!_variable}
+    if [[ $_key == *_path || $_key == *_name ]] && [[ -n $_value && $_value != [$_quote\"]* ]]; then
+        _value=$_quote${_value//$_quote/$_quote$_quote}$_quote # text as it is, whatever YAML would read in it
+    fi
+    [[ -n $_value ]] && OVERRIDES+=("$_key=$_value")
 done <<'TABLE'
 MODEL_PATH                   worker.actor.model.model_path
 N_GPUS                       trainer.n_gpus_per_node
@@ -24,6 +29,6 @@ SAVE_FREQ                    trainer.save_freq
 EXPERIMENT_NAME              trainer.experiment_name
 TABLE
 if [[ $LOGGER == *[![:space:]]* ]]; then # a list, as ["console","wandb"] or console,wandb
-    [[ $LOGGER == \[* ]] || LOGGER="[$LOGGER]"
+    [[ $LOGGER == *\[* ]] || LOGGER="[$LOGGER]"
     OVERRIDES+=("trainer.logger=$LOGGER")
 fi

@@ -5,6 +5,7 @@ import re
 from easyr1.rewards.grading import bare, between, last_boxed, plain_tags
 
 ANSWER_LINE = re.compile(r"\banswer[ *_]{0,4}[:：]\s{0,4}([^\n]+)", re.IGNORECASE)
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # "1,000" but not "1,2", which is a pair
 MAX_CHARS = 200  # a longer "answer" is no answer
 
 
@@ -37,6 +38,6 @@ def ballot(answer: str | None) -> str | None:
     if answer is None:
         return None
     try:
-        return repr(float(answer.replace(",", "")))
+        return repr(float(THOUSANDS.sub("", answer)) + 0.0)  # -0 is 0
     except ValueError:
         return re.sub(r"\s+", "", answer).lower()

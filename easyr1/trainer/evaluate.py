@@ -19,6 +19,7 @@ from easyr1.config.evaluation import plan_evaluation, without_training
 from easyr1.config.paths import find_file
 from easyr1.config.plan import Facts, Plan
 from easyr1.config.resolve import val_sampling
+from easyr1.config.resume import differences
 from easyr1.config.schema import Config
 from easyr1.data.dataset import PromptSet
 from easyr1.data.media import MediaStore
@@ -79,6 +80,8 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
     checkpoints = Checkpoints(plan.run_folder)
     found = checkpoints.find(config.trainer.load_checkpoint_path, find_last=False)
     start = None if found is None else Start(found, checkpoints.read_state(found))
+    if start is not None:
+        check_adapters(start, config)
     reward = load_reward(config.worker.reward.reward_function, config.worker.reward.reward_function_kwargs, find_file)
     takes = check_models(config, plan)
     chat = load_chat(config)
@@ -89,8 +92,24 @@ def prepare_evaluation(config: Config, facts: Facts, folder: Path, progress: Pro
     plan = plan_evaluation(config, with_prompts(facts, takes, rows))  # only now what the sampler must take is known
     notes = (f"rows: {rows.report}",)
     inputs = Inputs(config, frozenset(), plan, chat, media, rows, rows, reward, checkpoints, start, notes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--output", f"{folder} cannot be a folder ({error.strerror})") from error
     settings = what_counts(config, plan, sampling, rows, reward, start)
     return Evaluation(inputs, sampling, folder, settings, earlier(folder, settings, sampling.n))
+
+
+def check_adapters(start: Start, config: Config) -> None:
+    """ConfigError where the checkpoint has other adapters than are asked for, which would not fit or not count."""
+    then = start.state["config"]
+    changed = [line for line in differences(then, config) if line.startswith("worker.actor.model.lora.")]
+    if changed:
+        raise ConfigError(
+            "worker.actor.model.lora",
+            f"{start.folder} was trained with other adapters ({'; '.join(changed)}); set them as they were then, or "
+            "leave config= out, and the settings are those of its run",
+        )
 
 
 def what_counts(
@@ -145,6 +164,8 @@ def earlier(folder: Path, settings: Mapping[str, Any], num_answers: int) -> froz
         if (folder / ANSWERS_FILE).exists():
             raise ConfigError("--output", f"{folder} holds {ANSWERS_FILE} but no {SETTINGS_FILE}; give another folder")
         return frozenset()
+    if not read_rows(folder / ANSWERS_FILE):  # a reward that failed at once must not bar the way of a better one
+        return frozenset()
     before = json.loads(file.read_text(encoding="utf-8"))
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed:
@@ -178,7 +199,6 @@ def answer_rows(evaluation: Evaluation, progress: Progress, tell: Callable[[str]
 
     Raises Stopped on SIGTERM and Ctrl-C; what is in the file then stays, and another start goes on behind it.
     """
-    evaluation.folder.mkdir(parents=True, exist_ok=True)
     (evaluation.folder / SETTINGS_FILE).write_text(json.dumps(evaluation.settings, indent=2) + "\n", encoding="utf-8")
     file = JsonLines(evaluation.folder / ANSWERS_FILE)
     try:

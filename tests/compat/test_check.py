@@ -1,11 +1,14 @@
 """`easyr1 check`: what a run would meet is told before it starts, without weights and without a trace."""
 
 import io
+import json
+import subprocess
+import sys
 
 import pytest
 import runs
 import tiny
-from commands import run
+from commands import ROOT, run
 from rich.console import Console
 
 from easyr1.cli.check import Findings, check, known_facts, tell
@@ -60,6 +63,16 @@ def test_a_sound_command_line_passes_and_leaves_nothing(tmp_path):
     assert "8     8     0" in shown  # rows, kept, dropped
     left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "__pycache__" not in str(path)]
     assert left == []
+
+
+def test_the_result_for_programs_is_one_object(tmp_path):
+    arguments = arguments_with(tmp_path, MATCH % "1 / 0", trainer__console="json")
+    command = [sys.executable, "-m", "easyr1.cli.main", "check", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["kind"], found["would_run"], found["configuration"]) == ("check", False, [])
+    assert "ZeroDivisionError" in found["failures"][0] and "would fail" not in done.stdout
 
 
 def test_what_is_dropped_is_told_by_source_and_what_would_keep_it(folder):

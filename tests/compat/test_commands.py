@@ -2,11 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tiny
 from commands import ROOT, run
+
+from easyr1.cli.main import main
 
 GEOMETRY3K = Path(os.environ.get("EASYR1_GEOMETRY3K", ROOT.parent / "shared/data/geometry3k-mini"))
 
@@ -25,6 +29,23 @@ def test_mistakes_end_with_one_line_and_status_2(tmp_path):
     assert "data.max_prompt_length" in shown and "Traceback" not in shown and len(shown.splitlines()) == 1
     shown = run("easyr1.cli.main", "trian", folder=tmp_path, status=2)
     assert "no command 'trian'" in shown and "quickstart" in shown
+
+
+@pytest.mark.parametrize("command", (["--help"], ["env", "--json"]))
+def test_a_reader_that_has_seen_enough_gets_no_traceback(command):
+    read, write = os.pipe()
+    os.close(read)
+    python = [sys.executable, "-m", "easyr1.cli.main"]
+    done = subprocess.run([*python, *command], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_report_is_made_of_runs_alone(tmp_path, capsys):
+    for wrong in ([], [str(tmp_path / "nowhere")], [str(tmp_path)], ["--dry-run", str(tmp_path)]):
+        assert main(["report", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("configuration error: report: ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_broken_row_ends_with_one_line_before_a_model_is_built(tmp_path):

@@ -35,6 +35,27 @@ def test_it_names_versions_machine_and_variables(monkeypatch, capsys):
     assert f"  torch: {torch.__version__}" in lines and "verysecret" not in lines
 
 
+def test_no_secret_is_shown_wherever_it_stands():
+    shown = {
+        "https_proxy": "http://me:very/se@cret@proxy:80",
+        "HTTP_PROXY": "me:verysecret@proxy:80",
+        "MLFLOW_TRACKING_URI": "https://me:verysecret@host/x?sig=verysecret&access_token=verysecret",
+        "WANDB_NOTES": "with hf_verysecretverysecret",
+        "VLLM_NOTES": "0123456789abcdef0123456789abcdef01234567",
+        "HF_HUB_HEADERS": "Authorization: Basic c2VjcmV0",
+        "RAY_NOTES": "Bearer verysecret",
+    }
+    for name, value in shown.items():
+        found = hidden(name, value)
+        assert not any(part in found for part in ("very", "cret", "abcdef", "c2Vj")), found
+    for plain in (
+        "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
+        "/opt/cuda-12.9/lib64:/opt/x@y/lib",
+        "mlx5_0:1,mlx5_1:1",
+    ):
+        assert hidden("NCCL_X", plain) == plain
+
+
 def test_what_is_missing_or_broken_is_told(monkeypatch):
     import sys
 

@@ -30,8 +30,11 @@ def test_nothing_is_overwritten_and_a_wrong_call_is_told(tmp_path, capsys):
     assert main(["init", str(tmp_path)]) == 2
     assert "holds reward.py already" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["reward.py"]
-    for wrong in (["a", "b"], ["a", "modle=x"], ["--modle"]):
+    file = str(tmp_path / "reward.py")
+    for wrong in (["a", "b"], ["a", "modle=x"], ["--modle"], ["a", "model="], [file], ["--dry-run", file]):
         assert main(["init", *wrong]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.count("\n") == 1 and not shown.out
 
 
 @pytest.mark.slow

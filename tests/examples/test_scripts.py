@@ -210,7 +210,16 @@ def test_an_empty_variable_changes_nothing(folder):
     assert handed_over(script, tmp=folder, **empty) == handed_over(script, tmp=folder)
 
 
-@pytest.mark.parametrize("text", ["console,wandb", "['console','wandb']", "[console, wandb]"])
+@pytest.mark.parametrize("name", ["run #3: it's", "a: b", "[x]", "null", "007"])
+def test_names_are_taken_as_they_are(folder, name):
+    arguments = handed_over(
+        "qwen2_5_vl_3b_geo3k_grpo.sh", tmp=folder, EXPERIMENT_NAME=name, MODEL_PATH=f"/data/{name}"
+    )
+    found = settings(tuple(arguments))
+    assert (found["trainer.experiment_name"], found["worker.actor.model.model_path"]) == (name, f"/data/{name}")
+
+
+@pytest.mark.parametrize("text", ["console,wandb", "['console','wandb']", "[console, wandb]", " ['console', wandb] "])
 def test_trackers_in_each_notation(folder, text):
     arguments = handed_over("qwen2_5_vl_3b_geo3k_grpo.sh", tmp=folder, LOGGER=text)
     assert settings(tuple(arguments))["trainer.logger"] == ("console", "wandb")

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from easyr1.rewards.parsed import ballot
 from easyr1.trainer import estimates
 from easyr1.trainer.estimates import interval, maj_at, pass_at, vote
 
@@ -71,3 +72,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         covered.append(low <= 0.4 <= high)
     assert 0.88 < np.mean(covered) < 1
     assert interval([0.0, 1.0] * 10, seed=1) == interval([0.0, 1.0] * 10, seed=1)
+
+
+def test_answers_vote_together_only_if_they_are_equal():
+    for one, other in (("1,000", "1000.0"), ("1,234,567.50", "1234567.5"), ("-0", "0"), ("A  b", "a B")):
+        assert ballot(one) == ballot(other)
+    for one, other in (("1,2", "12"), ("1,5", "15"), ("(1,2)", "(12)"), ("1,0000", "10000")):
+        assert ballot(one) != ballot(other)

@@ -2,10 +2,13 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import runs
 import tiny
+from commands import ROOT
 from rich.console import Console
 
 from easyr1.cli import eval as command
@@ -41,13 +44,16 @@ def evaluate(arguments, tmp_path, capsys):
     """(exit status, output folder, what was shown) of an evaluation of the run's checkpoint with more arguments."""
 
     def run(*more, output=tmp_path / "out"):
-        run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
-        checkpoint = f"trainer.load_checkpoint_path={run_folder}/global_step_2"
-        status = main(["eval", checkpoint, f"--output={output}", *more])
+        status = main(["eval", *run.checkpoint, f"--output={output}", *more])
         shown = capsys.readouterr()
         return status, output, shown.out + shown.err
 
+    run.checkpoint = [f"trainer.load_checkpoint_path={folder_of(arguments)}/global_step_2"]
     return run
+
+
+def folder_of(arguments):
+    return next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
 
 
 def summary(folder):
@@ -55,8 +61,7 @@ def summary(folder):
 
 
 def test_a_checkpoint_gets_the_numbers_that_its_run_logged(arguments, evaluate):
-    run_folder = next(one.partition("=")[2] for one in arguments if one.startswith("trainer.save_checkpoint"))
-    logged = runs.steps(runs.Path(run_folder))[2]
+    logged = runs.steps(runs.Path(folder_of(arguments)))[2]
     status, folder, shown = evaluate()
     found = summary(folder)
     assert status == 0 and "mean@1" in shown and "rows8" in shown
@@ -120,6 +125,7 @@ def test_a_dry_run_writes_nothing_and_mistakes_are_told(arguments, tmp_path, cap
         (["data.val_file=x"], "data.val_files"),
         (["data.val_files=nowhere.jsonl"], "error: data.val_files: 'nowhere.jsonl' does not exist"),
         ([], "give config=run.yaml"),
+        ([*arguments, f"--output={__file__}"], "--output: "),
         (["trainer.load_checkpoint_path=nowhere"], "there is no folder"),
         (["--outptu=x", *arguments], "--outptu"),
         ([*arguments, "worker.rollout.val_override_config.k=1"], "allowed"),
@@ -132,6 +138,7 @@ def test_training_settings_do_not_stand_in_the_way(arguments):
     from easyr1.config.evaluation import plan_evaluation, without_training
 
     odd = ["algorithm.adv_estimator=gae", "data.rollout_batch_size=7", "worker.actor.global_batch_size=7"]
+    odd += ["worker.actor.ulysses_size=2", "worker.critic.ulysses_size=4"]
     odd += ["trainer.logger=['wandb']", "data.train_files=nowhere/near.jsonl", "algorithm.online_filtering=true"]
     config = command.read_settings([*arguments, *odd, "worker.rollout.temperature=0"])
     plan = plan_evaluation(config, Facts(device="cpu", num_devices=0, loggers=("console",)))
@@ -168,6 +175,32 @@ def test_the_sampler_is_chosen_with_rows_and_model_in_sight(tmp_path, monkeypatc
     if rows != "pictures":
         with pytest.raises(ConfigError, match=r"vLLM is given pictures .*; set torch"):
             prepared(trainer__device="cuda", worker__rollout__name="vllm")
+
+
+def test_results_for_programs_and_in_brief(evaluate):
+    status, folder, shown = evaluate("trainer.console=quiet")
+    assert status == 0 and "mean@1" in shown and "what is evaluated" not in shown
+    command = [*evaluate.checkpoint, f"--output={folder}", "trainer.console=json"]
+    python = [sys.executable, "-m", "easyr1.cli.main", "eval"]
+    done = subprocess.run([*python, *command], cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [json.loads(one) for one in done.stdout.splitlines()]
+    assert rows[-1]["kind"] == "eval" and rows[-1]["overall"] == summary(folder)["overall"]
+    assert {row["kind"] for row in rows} <= {"eval", "progress"} and rows[-1]["folder"] == str(folder)
+
+
+def test_a_reward_that_failed_at_once_does_not_bar_the_way(evaluate, tmp_path):
+    reward = tmp_path / "mine.py"
+    reward.write_text("def compute_score(inputs):\n    return 1 / 0\n")
+    setting = f"worker.reward.reward_function={reward}:compute_score"
+    status, folder, shown = evaluate(setting)
+    assert status == 1 and "ZeroDivisionError" in shown and "Traceback" not in shown
+    reward.write_text("def compute_score(inputs):\n    return [{'overall': 1.0} for one in inputs]\n")
+    assert evaluate(setting)[0] == 0 and summary(folder)["overall"]["mean@1"]["value"] == 1.0
+
+
+def test_adapters_other_than_those_of_the_checkpoint_are_named(arguments, evaluate):
+    status, _, shown = evaluate(*arguments, "worker.actor.model.lora.rank=4")
+    assert status == 2 and "worker.actor.model.lora.rank: 0 then, 4 now" in shown
 
 
 def line(answer, accuracy, parsed, source="a", **scores):

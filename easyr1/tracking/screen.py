@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from typing import Literal
 
 from rich.console import Console
@@ -15,6 +16,9 @@ from rich.text import Text
 from easyr1.tracking.jsonl import encode_row
 
 Mode = Literal["full", "quiet", "json"]
+_speaking = (
+    threading.RLock()
+)  # threads of trackers log, too; a console must not stay loud behind two that speak at once
 
 
 def open_screen(mode: Mode = "full") -> Console:
@@ -36,12 +40,14 @@ def open_screen(mode: Mode = "full") -> Console:
 
 def say(console: Console, start: str, rest: object, style: str = "bold") -> None:
     """One line, however long, also on a quiet console; `start` is set off where there is a terminal."""
-    quiet, console.quiet = console.quiet, False
-    try:
-        # Text, not markup: an answer may well contain [brackets].
-        console.print(Text(start, style=style) + Text(str(rest), style="not bold"), soft_wrap=True, highlight=False)
-    finally:
-        console.quiet = quiet
+    # Text, not markup: an answer may well contain [brackets].
+    line = Text(start, style=style) + Text(str(rest), style="not bold")
+    with _speaking:
+        quiet, console.quiet = console.quiet, False
+        try:
+            console.print(line, soft_wrap=True, highlight=False)
+        finally:
+            console.quiet = quiet
 
 
 def say_row(console: Console, **fields: object) -> None:
@@ -72,7 +78,10 @@ class LogLines(logging.Handler):
         self._once = Once()
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, KeyError):  # arguments that do not fit: the mistake of a library, not the run's
+            message = f"{record.msg} {record.args}"
         if record.levelno <= logging.WARNING and self._once.count(message) > 1:
             return
         if record.exc_info:

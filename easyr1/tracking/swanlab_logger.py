@@ -55,8 +55,8 @@ class SwanlabLogger:
     def identity(self) -> dict[str, str]:
         return {"id": str(self._run.id)}
 
-    def finish(self) -> None:
-        self._run.finish()
+    def finish(self, failed: bool = False) -> None:
+        self._run.finish(*(("crashed", "the run ended by an error") if failed else ("success",)))
 
 
 def init_arguments(run: Run, environ: Mapping[str, str]) -> dict[str, Any]:

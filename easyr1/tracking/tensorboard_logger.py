@@ -61,7 +61,7 @@ class TensorboardLogger:
     def identity(self) -> dict[str, str]:
         return {"folder": str(self._folder)}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         self._writer.close()
 
     def _picture(self, place: int, data: bytes) -> Any:

@@ -46,7 +46,7 @@ class TrackioLogger:
     def identity(self) -> dict[str, str]:
         return {"project": self._run.project, "name": self._run.name, "id": str(self._run.id)}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         self._trackio.finish()
 
     def _picture(self, data: object) -> Any:

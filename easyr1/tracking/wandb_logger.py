@@ -67,8 +67,8 @@ class WandbLogger:
     def identity(self) -> dict[str, str]:
         return {"id": str(self._run.id)}
 
-    def finish(self) -> None:
-        self._run.finish()
+    def finish(self, failed: bool = False) -> None:
+        self._run.finish(exit_code=int(failed))
 
     def _picture(self, data: object) -> Any:
         picture = picture_of(data)

@@ -17,11 +17,11 @@ PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-ranks test-browser test-vllm test-trackers test-wheel check fix config clean
+.PHONY: help venv quickstart test test-all test-ranks test-browser test-vllm test-trackers test-wheel other-venvs check fix config clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...']"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## make .venv and install easyr1 with its tools, if that is not done yet
 
@@ -45,7 +45,7 @@ test-all: venv ## run every test, slow ones too
 	@echo "Running every test, the slow ones too."
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
 
-RANKS := tests/cluster tests/engines/test_sync.py tests/*/test_*ranks*.py tests/*/test_*sequence*.py \
+RANKS := tests/cluster tests/engines/test_sync.py tests/e2e/test_separate_devices.py tests/*/test_*ranks*.py tests/*/test_*sequence*.py \
 	tests/models/test_parallel.py tests/models/test_shards.py tests/equivalence/test_video.py
 
 test-ranks: venv ## run all tests of several ranks, slow ones too: clusters, up to four ranks, whole runs
@@ -87,6 +87,8 @@ test-trackers: $(TRACKERS:%=.venv-trackers/%/.installed) ## run the tests of swa
 		HF_HUB_OFFLINE=1 .venv-trackers/$$name/bin/python -m pytest -W ignore tests/tracking/test_$$name.py $(ARGS) \
 			|| exit $$?; \
 	done
+
+other-venvs: $(WITH_VLLM) $(TRACKERS:%=.venv-trackers/%/.installed) ## make the environments of vLLM and of these trackers
 
 .venv-trackers/%/.installed:
 	@echo "Installing $* into .venv-trackers/$*, once."

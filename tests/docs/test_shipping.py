@@ -121,6 +121,8 @@ def test_the_installed_wheel_works_far_from_a_checkout(installed, tmp_path):
     settings += ["worker.reward.reward_function=./examples/reward_function/r1v.py:compute_score"]
     assert "dry run" in run(installed / "easyr1", "train", *settings, "--dry-run", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
+    run(installed / "easyr1", "init", "mine", folder=tmp_path)
+    assert (tmp_path / "mine" / "reward.py").is_file()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/overall": 0.5}\n')
     (tmp_path / "config.json").write_text("{}")
     run(installed / "easyr1", "report", str(tmp_path), folder=tmp_path)

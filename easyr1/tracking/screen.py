@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import threading
-from typing import Literal
+from contextlib import suppress
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -31,11 +32,37 @@ def open_screen(mode: Mode = "full") -> Console:
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
     own_output = _guarded_output() if mode == "json" else None
     console = Console(
-        file=own_output or sys.stderr, force_terminal=False if plain or own_output else None, quiet=mode != "full"
+        file=cast(IO[str], Outlet(own_output or sys.stderr)),
+        force_terminal=False if plain or own_output else None,
+        quiet=mode != "full",
     )
-    errors = console if own_output is None else Console(stderr=True, force_terminal=False)
+    errors = console
+    if own_output is not None:
+        errors = Console(file=cast(IO[str], Outlet(sys.stderr)), force_terminal=False)
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines(errors)], force=True)
     return console
+
+
+class Outlet:
+    """A stream that its reader may leave (a closed terminal, `| head`): what it can no longer take is dropped.
+
+    A run of days ends for no such reason, which it would otherwise: rich leaves the process at a broken pipe.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def say(console: Console, start: str, rest: object, style: str = "bold") -> None:
@@ -86,10 +113,7 @@ class LogLines(logging.Handler):
             return
         if record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
-        try:
-            say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
-        except (OSError, ValueError):  # a screen that is gone ends no run
-            self.handleError(record)
+        say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
 
 
 def _guarded_output():

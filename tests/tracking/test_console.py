@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -165,6 +166,28 @@ def test_a_quiet_console_stays_quiet_however_many_speak_at_once():
         thread.join()
     assert screen.quiet
     assert told(screen) == ["ab"] * 40
+
+
+@pytest.mark.parametrize("mode", ["full", "quiet", "json"])
+def test_a_run_goes_on_when_nobody_reads_what_it_says(mode):
+    code = (
+        "import logging, sys, time\n"
+        "from easyr1.tracking.progress import Progress\n"
+        "from easyr1.tracking.screen import open_screen, say, say_row\n"
+        f"console = open_screen({mode!r})\n"
+        "for _ in range(3):\n"
+        "    with Progress(console, 0.01, as_json=True).phase('sampling'):\n"
+        "        time.sleep(0.05)\n"
+        "    logging.error('odd')\n"
+        "    console.print('a table')\n"
+        "    say_row(console, kind='train') if console.file.fileno() != 2 else say(console, '[Step 1]', '')\n"
+        "sys.exit(7)\n"
+    )
+    ours, theirs = os.pipe()
+    started = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=theirs, stderr=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert started.wait(60) == 7
 
 
 def test_quiet_leaves_lines_and_warnings(tmp_path):

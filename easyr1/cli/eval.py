@@ -158,6 +158,8 @@ def show(plan: Plan, config: Config, folder: Path, num_rows: int | None, console
     """What will be evaluated, and how."""
     drawn = val_sampling(config)
     how = ", ".join(f"{name} {value:g}" for name, value in drawn.items() if name not in ("n", "max_tokens"))
+    files = config.data.val_files
+    specs = files if isinstance(files, str) else ", ".join(files)
     rows = "" if num_rows is None else f"{num_rows} of "
     table = Table(title="what is evaluated", show_header=False, title_justify="left")
     for name, value in (
@@ -167,7 +169,7 @@ def show(plan: Plan, config: Config, folder: Path, num_rows: int | None, console
         ("sampler", f"{plan.rollout_engine}, {plan.compute_dtype or 'precision not known yet'}"),
         (
             "rows",
-            f"{rows}{config.data.val_files}",
+            f"{rows}{specs}",
         ),
         ("answers a row", f"{drawn['n']} ({how}, at most {drawn['max_tokens']} tokens)"),
         ("reward", str(config.worker.reward.reward_function)),

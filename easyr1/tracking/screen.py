@@ -17,9 +17,7 @@ from rich.text import Text
 from easyr1.tracking.jsonl import encode_row
 
 Mode = Literal["full", "quiet", "json"]
-_speaking = (
-    threading.RLock()
-)  # threads of trackers log, too; a console must not stay loud behind two that speak at once
+_speaking = threading.RLock()  # threads log, too: behind two that speak at once a quiet console would stay loud
 
 
 def open_screen(mode: Mode = "full") -> Console:
@@ -32,13 +30,13 @@ def open_screen(mode: Mode = "full") -> Console:
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
     own_output = _guarded_output() if mode == "json" else None
     console = Console(
-        file=cast(IO[str], Outlet(own_output or sys.stderr)),
+        file=cast(IO[str], Outlet(own_output)),
         force_terminal=False if plain or own_output else None,
         quiet=mode != "full",
     )
     errors = console
     if own_output is not None:
-        errors = Console(file=cast(IO[str], Outlet(sys.stderr)), force_terminal=False)
+        errors = Console(file=cast(IO[str], Outlet(None)), force_terminal=False)
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines(errors)], force=True)
     return console
 
@@ -49,8 +47,14 @@ class Outlet:
     A run of days ends for no such reason, which it would otherwise: rich leaves the process at a broken pipe.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str] | None) -> None:
+        """None: whatever the standard error is when something is said."""
+        self._own = stream
+
+    @property
+    def _stream(self) -> IO[str]:
+        # behind a bar rich puts a proxy in its place, which would write here again
+        return self._own or getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):

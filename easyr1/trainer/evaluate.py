@@ -99,7 +99,7 @@ def what_counts(
     counted: dict[str, Any] = {
         "worker.actor.model.model_path": model.model_path,
         "weights": _weights_digest(str(model.model_path)) if start is None else sha256(start.folder / MANIFEST_FILE),
-        "trainer.load_checkpoint_path": None if start is None else str(start.folder),
+        "trainer.load_checkpoint_path": None if start is None else str(start.folder.absolute()),
         "step": None if start is None else start.state["step"],
         "data.val_files": data.val_files,
         "rows": len(rows),

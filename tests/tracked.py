@@ -35,7 +35,6 @@ def log_a_run(name, folder, steps=(1, 2), **options):
         tracker.log({"reward/overall": step / 4, "actor/grad_norm": float("nan")}, step)
         tracker.log({"timing_s/save_checkpoint": 2.0}, step)
     tracker.log_samples(ROWS, steps[-1])
-    tracker.log_samples([{**ROW, "kind": "train"}], steps[-1])
     tracker.log_samples([], steps[-1])
     tracker.event("warning", message="odd")
     identity = tracker.identity()

@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,12 +195,17 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
         "scores": [[shorten(str(name), 80), _number_or_text(value)] for name, value in scores.items()],
         "right": is_right(scores),
         "truncated": row.get("truncated") is True,
-        "advantage": row["advantage"] if isinstance(row.get("advantage"), (int, float)) else None,
+        "advantage": row["advantage"] if _is_number(row.get("advantage")) else None,
     }
 
 
 def _number_or_text(value: Any) -> Any:
-    return value if isinstance(value, (int, float)) else shorten(str(value), 80)
+    return value if _is_number(value) else shorten(str(value), 80)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether JSON and the page's script know it as one: no NaN, which only files of other programs hold."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _take_pictures(found: Answers, owner: dict[str, Any], row: Mapping[str, Any]) -> None:

@@ -68,7 +68,7 @@ class ConsoleLogger:
     def identity(self) -> dict[str, str]:
         return {}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         pass
 
     def _line(self, start: str, parts: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class JsonLogger:
     def identity(self) -> dict[str, str]:
         return {}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         pass
 
 

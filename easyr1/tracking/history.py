@@ -4,6 +4,7 @@ Takes what is there: files may be missing, and the last line of each may be half
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ def _series(rows: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         for name, value in row.items():
-            if name != "step" and isinstance(value, (int, float)):
+            if name != "step" and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:  # no NaN
                 values.setdefault(name, {})[row["step"]] = float(value)
     return {name: sorted(by_step.items()) for name, by_step in values.items()}
 

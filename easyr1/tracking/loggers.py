@@ -54,7 +54,9 @@ class Logger(Protocol):
         """What the service calls this run, for a later run that goes on with it; empty without a service."""
         ...
 
-    def finish(self) -> None: ...
+    def finish(self, failed: bool = False) -> None:
+        """Send what is left; `failed`: the run ended by an error, and its service shall show that."""
+        ...
 
 
 class Tracker:
@@ -79,9 +81,16 @@ class Tracker:
         Raises ConfigError for a name that is not in LOGGERS and for a logger that cannot start.
         """
         run = Run(Path(run_folder), console, config, total_steps, resume_step, identity or {})
-        self._loggers: dict[str, Logger] = {name: _maker(name)(run) for name in dict.fromkeys(names)}
+        makers = {name: _maker(name) for name in names}
+        self._loggers: dict[str, Logger] = {}
         self._warned: set[str] = set()
         self._stored = run.identity
+        try:
+            for name, make in makers.items():
+                self._loggers[name] = make(run)
+        except BaseException:
+            self.finish(failed=True)  # those that did start
+            raise
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log named numbers of one step; a step may be logged in several parts."""
@@ -118,9 +127,9 @@ class Tracker:
             f"; also possible: {', '.join(off)}, for example trainer.logger={also}" if off else ""
         )
 
-    def finish(self) -> None:
-        """Close every logger; what is logged afterwards is dropped."""
-        self._tell_all("finish")
+    def finish(self, failed: bool = False) -> None:
+        """Close every logger; what is logged afterwards is dropped. `failed`: the run ended by an error."""
+        self._tell_all("finish", failed)
         self._loggers = {}
 
     def _tell_all(self, method: str, *args: Any) -> None:
@@ -180,7 +189,7 @@ class FileLogger:
     def identity(self) -> dict[str, str]:
         return {}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         for file in (*self._rows.values(), self._events):
             file.close()
 

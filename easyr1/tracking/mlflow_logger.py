@@ -2,6 +2,7 @@
 
 Where it goes is MLflow's own business: MLFLOW_TRACKING_URI, or else its default in the working directory. An
 experiment or a run that a MLFLOW_* variable names wins over the configuration and over what a checkpoint stored.
+Its calls wait for the server, so those of a run that goes on are made in a thread of their own.
 """
 
 import logging
@@ -9,17 +10,23 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from easyr1.tracking.loggers import Run
+from easyr1.tracking.sender import Sender
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import answer_table, empty_picture, flat, is_picture, named, picture_of
+from easyr1.tracking.tables import answer_table, empty_picture, flat, is_picture, picture_of
 
 log = logging.getLogger(__name__)
 
 NAME = "mlflow"
 PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000  # what a server takes in one call
 LONGEST_PARAMETER = 500
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+}  # else it is 20 minutes a call
 
 
 class MlflowLogger:
@@ -34,22 +41,27 @@ class MlflowLogger:
                 raise ImportError("the folder ./mlflow is no package")
         self._metric, self._param = Metric, Param
         logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of each table of a new database
+        for variable, value in PATIENCE.items():
+            os.environ.setdefault(variable, value)
         self._client: Any = start(NAME, mlflow.MlflowClient)
         self._id = start(NAME, lambda: self._open(run, os.environ))
+        self._sender = Sender(NAME)
         self.where = mlflow.get_tracking_uri()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         rows = [self._metric(allowed(name), float(value), now, step) for name, value in metrics.items()]
         for first in range(0, len(rows), METRICS_AT_ONCE):
-            self._client.log_batch(self._id, metrics=rows[first : first + METRICS_AT_ONCE])
+            part = rows[first : first + METRICS_AT_ONCE]
+            self._sender.do(partial(self._client.log_batch, self._id, metrics=part))
 
     def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         if not rows:
             return
         columns, cells = answer_table(rows, picture_of)
         table = {column: _filled([row[place] for row in cells]) for place, column in enumerate(columns)}
-        self._client.log_table(self._id, table, f"{named(rows, 'generations')}/step_{step:06d}.json")
+        file = f"generations/step_{step:06d}.json"
+        self._sender.do(partial(self._client.log_table, self._id, table, file))
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         pass
@@ -57,8 +69,8 @@ class MlflowLogger:
     def identity(self) -> dict[str, str]:
         return {"run_id": self._id}
 
-    def finish(self) -> None:
-        self._client.set_terminated(self._id)
+    def finish(self, failed: bool = False) -> None:
+        self._sender.close(partial(self._client.set_terminated, self._id, "FAILED" if failed else "FINISHED"))
 
     def _open(self, run: Run, environ: Mapping[str, str]) -> str:
         """The id of the run to go on with, or of a new one, with its configuration."""

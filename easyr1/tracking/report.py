@@ -12,7 +12,7 @@ from typing import Any
 from easyr1.config.schema import Config, walk
 from easyr1.tracking.answers import read_answers
 from easyr1.tracking.history import History, flatten, phase_seconds, read_history
-from easyr1.tracking.jsonl import replace_text
+from easyr1.tracking.jsonl import encode_row, replace_text
 from easyr1.tracking.learning import learning
 from easyr1.tracking.loggers import GENERATIONS_FILE
 from easyr1.tracking.page import render
@@ -44,7 +44,7 @@ def write_report(run_folder: Path) -> Path:
     facts = summarise(history)
     answers = read_answers(folder / GENERATIONS_FILE)
     drawn = {"panels": drawn_panels(facts["curves"]), "marks": learning(history.series).marks}
-    replace_text(folder / JSON_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
+    replace_text(folder / JSON_FILE, encode_row(facts) + "\n")
     replace_text(folder / HTML_FILE, render(run_name(history, folder), facts, history, drawn, answers))
     return folder / HTML_FILE
 

@@ -77,7 +77,8 @@ def rising_kl(curves: Curves) -> str | None:
     """The KL to the reference rises fivefold within 5 steps, to more than 0.02."""
     points = _first(curves, "actor/kl_loss", "actor/kl_penalty")
     for place, (step, value) in enumerate(points):
-        lowest = min((before for at, before in points[:place] if step - at <= KL_STEPS), default=None)
+        recent = points[max(0, place - KL_STEPS) : place]  # a step has one point at the most
+        lowest = min((before for at, before in recent if step - at <= KL_STEPS), default=None)
         if lowest is not None and value > KL_FLOOR and value >= KL_FACTOR * lowest:
             return (
                 f"the KL to the reference rose from {number(lowest)} to {number(value)} within {KL_STEPS} steps, "

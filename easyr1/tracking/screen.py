@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import sys
-from typing import Literal
+import threading
+from contextlib import suppress
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +17,7 @@ from rich.text import Text
 from easyr1.tracking.jsonl import encode_row
 
 Mode = Literal["full", "quiet", "json"]
+_speaking = threading.RLock()  # threads log, too: behind two that speak at once a quiet console would stay loud
 
 
 def open_screen(mode: Mode = "full") -> Console:
@@ -27,24 +30,55 @@ def open_screen(mode: Mode = "full") -> Console:
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
     own_output = _guarded_output() if mode == "json" else None
     console = Console(
-        file=own_output,  # None: whatever the standard error is when something is said
-        stderr=own_output is None,
+        file=cast(IO[str], Outlet(own_output)),
         force_terminal=False if plain or own_output else None,
         quiet=mode != "full",
     )
-    errors = console if own_output is None else Console(stderr=True, force_terminal=False)
+    errors = console
+    if own_output is not None:
+        errors = Console(file=cast(IO[str], Outlet(None)), force_terminal=False)
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines(errors)], force=True)
     return console
 
 
+class Outlet:
+    """A stream that its reader may leave (a closed terminal, `| head`): what it can no longer take is dropped.
+
+    A run of days ends for no such reason, which it would otherwise: rich leaves the process at a broken pipe.
+    """
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        """None: whatever the standard error is when something is said."""
+        self._own = stream
+
+    @property
+    def _stream(self) -> IO[str]:
+        # behind a bar rich puts a proxy in its place, which would write here again
+        return self._own or getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def say(console: Console, start: str, rest: object, style: str = "bold") -> None:
     """One line, however long, also on a quiet console; `start` is set off where there is a terminal."""
-    quiet, console.quiet = console.quiet, False
-    try:
-        # Text, not markup: an answer may well contain [brackets].
-        console.print(Text(start, style=style) + Text(str(rest), style="not bold"), soft_wrap=True, highlight=False)
-    finally:
-        console.quiet = quiet
+    # Text, not markup: an answer may well contain [brackets].
+    line = Text(start, style=style) + Text(str(rest), style="not bold")
+    with _speaking:
+        quiet, console.quiet = console.quiet, False
+        try:
+            console.print(line, soft_wrap=True, highlight=False)
+        finally:
+            console.quiet = quiet
 
 
 def say_row(console: Console, **fields: object) -> None:
@@ -75,15 +109,15 @@ class LogLines(logging.Handler):
         self._once = Once()
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, KeyError):  # arguments that do not fit: the mistake of a library, not the run's
+            message = f"{record.msg} {record.args}"
         if record.levelno <= logging.WARNING and self._once.count(message) > 1:
             return
         if record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
-        try:
-            say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
-        except (OSError, ValueError):  # a screen that is gone ends no run
-            self.handleError(record)
+        say(self._console, f"{record.levelname.lower()}  ", message, "bold yellow")
 
 
 def _guarded_output():

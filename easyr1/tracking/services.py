@@ -160,13 +160,15 @@ def start(name: str, call: Callable[[], T]) -> T:
 
 
 def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What the call into a logger returns, or what it raises: each package has errors of its own.
+    """As `outcome`; what the call prints goes to standard error: in JSON mode the other one is not for it."""
+    with redirect_stdout(sys.stderr):
+        return outcome(call)
 
-    What it prints goes to standard error; in JSON mode the other one is not for it.
-    """
+
+def outcome(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What the call into a logger returns, or what it raises: each package has errors of its own."""
     try:
-        with redirect_stdout(sys.stderr):
-            return call(), None
+        return call(), None
     except Exception as error:
         return None, error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import named, open_picture, pictures_of, text_table
+from easyr1.tracking.tables import GENERATIONS, PICTURES, open_picture, pictures_of, text_table
 
 NAME = "swanlab"
 VARIABLES: Mapping[str, tuple[str, ...]] = {  # argument of swanlab.init -> the variables that say the same
@@ -45,9 +45,9 @@ class SwanlabLogger:
     def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         if not rows:
             return
-        found: dict[str, Any] = {named(rows, "generations"): self._swanlab.Text(text_table(rows))}
+        found: dict[str, Any] = {GENERATIONS: self._swanlab.Text(text_table(rows))}
         pictures = [self._swanlab.Image(open_picture(data), caption=caption) for data, caption in pictures_of(rows)]
-        self._run.log(found | ({named(rows, "pictures"): pictures} if pictures else {}), step=step)
+        self._run.log(found | ({PICTURES: pictures} if pictures else {}), step=step)
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         pass
@@ -55,8 +55,8 @@ class SwanlabLogger:
     def identity(self) -> dict[str, str]:
         return {"id": str(self._run.id)}
 
-    def finish(self) -> None:
-        self._run.finish()
+    def finish(self, failed: bool = False) -> None:
+        self._run.finish(*(("crashed", "the run ended by an error") if failed else ("success",)))
 
 
 def init_arguments(run: Run, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -5,14 +5,11 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+GENERATIONS = "val/generations"  # EasyR1's name
+PICTURES = "val/pictures"
 MAX_PICTURES = 4  # of a row
 FIRST = ("prompt", "response", "ground_truth")
 Row = Mapping[str, Any]
-
-
-def named(rows: Sequence[Row], what: str) -> str:
-    """Where rows of answers are put: "val/generations", as in EasyR1; "train/generations" where they say so."""
-    return f"{'train' if rows[0].get('kind') == 'train' else 'val'}/{what}"
 
 
 def answer_table(rows: Sequence[Row], picture: Callable[[object], Any]) -> tuple[list[str], list[list[Any]]]:

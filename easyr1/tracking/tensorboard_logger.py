@@ -13,7 +13,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import named, open_picture, pictures_of, text_table
+from easyr1.tracking.tables import GENERATIONS, PICTURES, open_picture, pictures_of, text_table
 
 NAME = "tensorboard"
 FLUSH_S = 10
@@ -50,11 +50,8 @@ class TensorboardLogger:
     def log_samples(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         if not rows:
             return
-        self._add(step, summary=self._text_pb(named(rows, "generations"), text_table(rows)))
-        values = [
-            self._picture(f"{named(rows, 'pictures')}/{place}", data)
-            for place, (data, _) in enumerate(pictures_of(rows), start=1)
-        ]
+        self._add(step, summary=self._text_pb(GENERATIONS, text_table(rows)))
+        values = [self._picture(place, data) for place, (data, _) in enumerate(pictures_of(rows), start=1)]
         if values:
             self._add(step, summary=self._summaries.Summary(value=values))
 
@@ -64,13 +61,13 @@ class TensorboardLogger:
     def identity(self) -> dict[str, str]:
         return {"folder": str(self._folder)}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         self._writer.close()
 
-    def _picture(self, tag: str, data: bytes) -> Any:
+    def _picture(self, place: int, data: bytes) -> Any:
         width, height = open_picture(data).size
         image = self._summaries.Summary.Image(width=width, height=height, encoded_image_string=data)
-        return self._summaries.Summary.Value(tag=tag, image=image)
+        return self._summaries.Summary.Value(tag=f"{PICTURES}/{place}", image=image)
 
     def _add(self, step: int, **what: Any) -> None:
         self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, **what))

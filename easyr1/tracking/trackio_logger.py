@@ -9,7 +9,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import answer_table, named, picture_of
+from easyr1.tracking.tables import GENERATIONS, answer_table, picture_of
 
 NAME = "trackio"
 
@@ -38,7 +38,7 @@ class TrackioLogger:
         if not rows:
             return
         columns, cells = answer_table(rows, self._picture)
-        self._run.log({named(rows, "generations"): self._trackio.Table(columns=columns, data=cells)}, step=step)
+        self._run.log({GENERATIONS: self._trackio.Table(columns=columns, data=cells)}, step=step)
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         pass
@@ -46,7 +46,7 @@ class TrackioLogger:
     def identity(self) -> dict[str, str]:
         return {"project": self._run.project, "name": self._run.name, "id": str(self._run.id)}
 
-    def finish(self) -> None:
+    def finish(self, failed: bool = False) -> None:
         self._trackio.finish()
 
     def _picture(self, data: object) -> Any:

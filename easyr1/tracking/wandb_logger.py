@@ -10,7 +10,7 @@ from typing import Any
 
 from easyr1.tracking.loggers import Run
 from easyr1.tracking.services import importing, start
-from easyr1.tracking.tables import answer_table, named, picture_of
+from easyr1.tracking.tables import GENERATIONS, answer_table, picture_of
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class WandbLogger:
         if not rows:
             return
         columns, cells = answer_table(rows, self._picture)
-        self._run.log({named(rows, "generations"): self._wandb.Table(columns=columns, data=cells), STEP: step})
+        self._run.log({GENERATIONS: self._wandb.Table(columns=columns, data=cells), STEP: step})
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         pass
@@ -67,8 +67,8 @@ class WandbLogger:
     def identity(self) -> dict[str, str]:
         return {"id": str(self._run.id)}
 
-    def finish(self) -> None:
-        self._run.finish()
+    def finish(self, failed: bool = False) -> None:
+        self._run.finish(exit_code=int(failed))
 
     def _picture(self, data: object) -> Any:
         picture = picture_of(data)

@@ -49,7 +49,7 @@ from easyr1.trainer.parts import (
 from easyr1.trainer.random_state import seed_generators
 from easyr1.trainer.rank import Groups, no_media, open_ranks
 from easyr1.trainer.rows import read_data, row_notes, row_shares, with_rows
-from easyr1.trainer.stop import StopSignals
+from easyr1.trainer.stop import Stopped, StopSignals
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def open_trainer(
                 else resume_step,  # None: no step is made anew, all rows stay
                 identity={} if own is None else own.state["trackers"],
             )
-        stack.callback(tracker.finish)
+        stack.push(lambda kind, *_: tracker.finish(failed=kind is not None and not issubclass(kind, Stopped)))
         tell(tracker.whereabouts())
         groups = stack.enter_context(open_ranks(config, plan, inputs.media, progress, tell))
         with progress.phase("starting the reward"):

@@ -26,6 +26,7 @@ from easyr1.tracking.clock import Clock
 from easyr1.tracking.loggers import Tracker
 from easyr1.tracking.progress import Progress, Tick
 from easyr1.tracking.report import write_report
+from easyr1.tracking.services import attempt
 from easyr1.trainer.carried import from_records, to_records
 from easyr1.trainer.checkpoint import Checkpoints, step_folder, what_came_back
 from easyr1.trainer.collect import Collector, Draws, DynamicSampler
@@ -262,11 +263,10 @@ class Trainer:
     def report(self) -> None:
         """Renew the report; a run goes on without one. Validations renew it no oftener than takes 1 % of the time."""
         start = time.monotonic()
-        try:
-            with self.progress.phase("writing the report"):
-                write_report(self.checkpoints.folder)
-        except OSError as error:
-            self.tracker.event("warning", message=f"the report could not be written ({error})")
+        with self.progress.phase("writing the report"):
+            _, error = attempt(lambda: write_report(self.checkpoints.folder))
+        if error is not None:
+            self.tracker.event("warning", message=f"the report could not be written ({error!r})")
         self.next_report = time.monotonic() + 100 * (time.monotonic() - start)
 
     def resume(self, folder: Path, state: Mapping[str, Any]) -> None:

@@ -3,8 +3,11 @@
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,52 @@ def test_log_records_of_one_kind_come_once_and_errors_always(screen):
         *(f"error  failed at step {step}, xxxxx"[:30] for step in range(3)),
     ]
     assert max(map(len, told(screen))) > 100  # long lines are not broken
+
+
+def test_a_log_record_whose_arguments_do_not_fit_ends_no_run(screen):
+    log = logging.Logger("of a library")
+    log.addHandler(LogLines(screen))
+    log.warning("%d parts", "many")
+    log.warning("lost %s and %s", "one")
+    assert told(screen) == ["warning  %d parts ('many',)", "warning  lost %s and %s ('one',)"]
+
+
+def test_a_quiet_console_stays_quiet_however_many_speak_at_once():
+    class Slow(io.StringIO):
+        def write(self, text):
+            time.sleep(0.002)
+            return super().write(text)
+
+    screen = Console(file=Slow(), quiet=True)
+    threads = [threading.Thread(target=lambda: [say(screen, "a", "b") for _ in range(10)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert screen.quiet
+    assert told(screen) == ["ab"] * 40
+
+
+@pytest.mark.parametrize("mode", ["full", "quiet", "json"])
+def test_a_run_goes_on_when_nobody_reads_what_it_says(mode):
+    code = (
+        "import logging, sys, time\n"
+        "from easyr1.tracking.progress import Progress\n"
+        "from easyr1.tracking.screen import open_screen, say, say_row\n"
+        f"console = open_screen({mode!r})\n"
+        "for _ in range(3):\n"
+        "    with Progress(console, 0.01, as_json=True).phase('sampling'):\n"
+        "        time.sleep(0.05)\n"
+        "    logging.error('odd')\n"
+        "    console.print('a table')\n"
+        "    say_row(console, kind='train') if console.file.fileno() != 2 else say(console, '[Step 1]', '')\n"
+        "sys.exit(7)\n"
+    )
+    ours, theirs = os.pipe()
+    started = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=theirs, stderr=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert started.wait(60) == 7
 
 
 def test_quiet_leaves_lines_and_warnings(tmp_path):

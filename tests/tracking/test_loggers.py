@@ -100,6 +100,23 @@ def test_a_failing_logger_warns_once_and_the_others_go_on(tmp_path, screen, monk
     assert "no space left" in warning
 
 
+def test_loggers_that_started_are_closed_where_another_does_not_start(tmp_path, screen, monkeypatch):
+    ended = []
+
+    class Started(loggers.FileLogger):
+        def finish(self, failed=False):
+            ended.append(failed)
+
+    def refuse(run):
+        raise ConfigError("trainer.logger", "no server")
+
+    monkeypatch.setitem(loggers.LOGGERS, "started", Started)
+    monkeypatch.setitem(loggers.LOGGERS, "refusing", refuse)
+    with pytest.raises(ConfigError, match="no server"):
+        Tracker(["started", "refusing"], tmp_path, screen, {})
+    assert ended == [True]
+
+
 def test_one_line_tells_where_a_run_is_logged_and_how_to_add_another(tmp_path, screen):
     tracker = Tracker(["console", "file"], tmp_path, screen, {})
     assert tracker.whereabouts() == (

@@ -233,6 +233,23 @@ def test_rows_of_odd_shape_are_no_reason_to_fail(tmp_path):
     assert [answer["scores"] for answer in page.data["questions"][-1]["answers"]] == [[["score", 0.5]]]
 
 
+def test_numbers_that_json_lacks_stay_out_of_page_and_json(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "reward/overall": 0.5, "actor/entropy": NaN, "actor/kl_loss": 1e999, "actor/lr": 1'
+        + "0" * 400
+        + "}\n"
+    )
+    row = '"prompt": "p", "response": "r", "scores": {"overall": NaN}, "advantage": Infinity'
+    (tmp_path / "generations.jsonl").write_text('{"step": 1, "split": "train", "group": "g", ' + row + "}\n")
+    (tmp_path / "config.json").write_text('{"config": {"algorithm": {"kl_coef": Infinity}}}')
+    page, facts = report(tmp_path)
+    assert list(facts["curves"]) == ["reward/overall"]
+    for text in (page.scripts[0], (tmp_path / "report.json").read_text()):
+        json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    (answer,) = page.data["groups"][0]["answers"]
+    assert (answer["scores"], answer["advantage"], answer["right"]) == ([["overall", "nan"]], None, False)
+
+
 def test_a_later_row_of_a_step_replaces_the_earlier_one(tmp_path):
     put(tmp_path, "metrics.jsonl", {"step": 1, "a": 1.0}, {"step": 2, "a": 2.0}, {"step": 1, "a": 3.0})
     assert report(tmp_path)[1]["curves"] == {"a": [[1, 3.0], [2, 2.0]]}

@@ -71,6 +71,13 @@ def test_an_offline_run_is_read_back(swanlab, tmp_path, capfd, caplog):
     assert records(folder)[-1].HasField("finish")
 
 
+def test_a_run_that_failed_is_shown_as_failed(swanlab, tmp_path):
+    for name, failed in (("good", False), ("bad", True)):
+        track("swanlab", tmp_path / name).finish(failed=failed)
+    good, bad = (records(tmp_path / name / "swanlog")[-1].finish for name in ("good", "bad"))
+    assert (good.error, bad.error) == ("", "the run ended by an error") and good.state != bad.state
+
+
 def test_online_without_a_key_stops_at_once_even_at_a_terminal(swanlab, tmp_path, monkeypatch):
     monkeypatch.setenv("SWANLAB_MODE", "cloud")
     monkeypatch.setenv("TERM", "xterm")

@@ -36,7 +36,6 @@ def test_scalars_answers_pictures_and_configuration_are_read_back(top, tmp_path,
     assert scalars(events, "reward/overall") == [(1, 0.25), (2, 0.5)]
     assert scalars(events, "timing_s/save_checkpoint") == [(1, 2.0), (2, 2.0)]
     assert math.isnan(events.Scalars("actor/grad_norm")[0].value)
-    assert len(events.Tensors("train/generations")) == 1
     (table,) = events.Tensors("val/generations")
     text = table.tensor_proto.string_val[0].decode()
     assert table.step == 2

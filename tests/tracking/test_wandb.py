@@ -52,7 +52,7 @@ class StandIn(types.ModuleType):
 
     def __init__(self, failing=()):
         super().__init__("wandb")
-        self.failing, self.rows, self.metrics, self.finished, self.stdin = failing, [], [], 0, None
+        self.failing, self.rows, self.metrics, self.finished, self.stdin = failing, [], [], [], None
 
     def init(self, **arguments):
         self.arguments, self.stdin, self.id = arguments, sys.stdin, arguments.get("id") or "new"
@@ -68,8 +68,8 @@ class StandIn(types.ModuleType):
             raise self.Error("no network")
         self.rows.append(row)
 
-    def finish(self):
-        self.finished += 1
+    def finish(self, exit_code):
+        self.finished.append(exit_code)
 
 
 @pytest.fixture
@@ -171,7 +171,13 @@ def test_a_failing_log_warns_once_and_never_leaves_the_tracker(stand_in, tmp_pat
     (warning,) = caplog.messages
     assert "'wandb'" in warning
     assert "no network" in warning
-    assert wandb.finished == 1
+    assert wandb.finished == [0]
+
+
+def test_a_run_that_failed_is_shown_as_failed(stand_in, tmp_path):
+    wandb = stand_in()
+    track(tmp_path).finish(failed=True)
+    assert wandb.finished == [1]
 
 
 def test_events_and_empty_samples_send_nothing(stand_in, tmp_path):

@@ -1,5 +1,7 @@
 """Each warning fires on what it is for, and stays silent just short of it."""
 
+import time
+
 import pytest
 
 from easyr1.tracking.rules import (
@@ -56,6 +58,13 @@ def test_a_kl_that_rises_fivefold_within_five_steps():
     assert rising_kl({"actor/kl_penalty": curve(0.01, 0.06)})
     assert rising_kl({"actor/kl_loss": curve(0.01, 0.02, 0.03, 0.04, 0.045, 0.048, 0.06)}) is None  # in six steps
     assert rising_kl({"actor/kl_loss": curve(0.0, 0.001, 0.01, 0.02)}) is None  # below the floor
+
+
+def test_a_long_run_takes_no_longer_than_its_steps():
+    start = time.monotonic()
+    for rule in RULES:
+        rule({name: curve(*[0.01] * 30_000) for name in ("actor/kl_loss", "actor/grad_norm", "actor/entropy")})
+    assert time.monotonic() - start < 5
 
 
 def test_a_gradient_far_above_its_median():

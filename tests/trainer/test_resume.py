@@ -360,9 +360,10 @@ def test_a_run_folder_that_cannot_be_is_told_before_rows_are_read(tmp_path):
         runs.run(runs.arguments(tmp_path))
 
 
-def test_a_report_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("No space left on device"), ValueError("odd rows of an older run")])
+def test_a_report_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch, error):
     def full(_folder):
-        raise OSError("No space left on device")
+        raise error
 
     monkeypatch.setattr("easyr1.trainer.loop.write_report", full)
     trainer, _ = runs.run(runs.arguments(tmp_path))

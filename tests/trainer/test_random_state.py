@@ -27,13 +27,13 @@ def test_a_process_that_computes_keeps_its_gpus_states(gpu):
     assert gpu == ["asked", (STATE.tolist(), 0)]
 
 
-@pytest.mark.parametrize(("world_size", "uses"), ((1, True), (2, False)))
-def test_a_driver_whose_ranks_are_elsewhere_leaves_gpus_alone(gpu, world_size, uses):
+@pytest.mark.parametrize("in_driver", (True, False))
+def test_a_driver_whose_ranks_are_elsewhere_leaves_gpus_alone(gpu, in_driver):
     there = random_state()  # of a run on one rank
     gpu.clear()
-    driver = SimpleNamespace(plan=SimpleNamespace(world_size=world_size), dynamic=None)
+    driver = SimpleNamespace(plan=SimpleNamespace(in_driver=in_driver), dynamic=None)
     driver.loader = driver.kl = SimpleNamespace(state=dict)
     driver.computes = Trainer.computes.fget(driver)
     found = Trainer.state(driver)["random"]
     restore_random_state(there, driver.computes)
-    assert bool(gpu) == bool(found["cuda"]) == uses
+    assert bool(gpu) == bool(found["cuda"]) == in_driver

@@ -255,8 +255,8 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
 
 
 def _unlink_shared_memory() -> None:
-    """vLLM's ranks talk in shared memory, which stays when they end; on a CPU some has the same name in every run, and the
-    next run could not make it. Whoever has it mapped, as all ranks do by now, keeps it without a name.
+    """vLLM's ranks talk in shared memory, which stays when they end; on a CPU some has the same name in every run, and
+    the next one could not make it. Whoever has it mapped, as all ranks do by now, keeps it without a name.
     """
     from vllm.distributed import get_tp_group
 

@@ -26,14 +26,7 @@ from easyr1.engines.pack import MediaInputs
 from easyr1.engines.protocols import Progress, Sampling
 from easyr1.engines.sampling import WholeDistribution
 from easyr1.engines.vllm_adapters import Adapters
-from easyr1.engines.vllm_settings import (
-    Vision,
-    VllmSettings,
-    arguments,
-    set_environment,
-    set_rank,
-    vision_of,
-)
+from easyr1.engines.vllm_settings import Vision, VllmSettings, arguments, set_environment, set_rank, vision_of
 from easyr1.errors import ConfigError, DataError, first_line
 
 PICTURE_INPUTS = {"pixel_values", "image_grid_thw"}  # of the Qwen-VL kind
@@ -262,14 +255,19 @@ def start(settings: VllmSettings, banned: Sequence[int], sees: bool) -> Any:
 
 
 def _unlink_shared_memory() -> None:
-    """On a CPU vLLM's ranks reduce in shared memory, which has the same name in every run and stays when a process is
-    killed: the next run could not make it. Whoever has it mapped keeps it without a name.
+    """vLLM's ranks talk in shared memory, which stays when they end; on a CPU some has the same name in every run, and
+    the next one could not make it. Whoever has it mapped, as all ranks do by now, keeps it without a name.
     """
     from vllm.distributed import get_tp_group
 
-    shared = getattr(get_tp_group().device_communicator, "dist_module", None)
-    if (name := getattr(shared, "group_name", None)) is not None:
-        Path(f"/dev/shm/{name}_{get_tp_group().rank_in_group}").unlink(missing_ok=True)
+    group = get_tp_group()
+    name = getattr(getattr(group.device_communicator, "dist_module", None), "group_name", None)
+    if name is not None:
+        Path(f"/dev/shm/{name}_{group.rank_in_group}").unlink(missing_ok=True)
+    buffer = getattr(group.mq_broadcaster, "buffer", None)
+    if buffer is not None and buffer.is_creator:
+        buffer.is_creator = False
+        buffer.shared_memory.unlink()
 
 
 def refusals() -> tuple[type[Exception], ...]:

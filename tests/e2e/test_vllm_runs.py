@@ -44,6 +44,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_pictures_are_sampled_with_the_trainers_weights_in_every_step(tmp_path, place):
     """Beside a sharded actor, where there are two ranks; the probe looks after each update."""
+    before = set(Path("/dev/shm").glob("psm_*"))
     _, last = runs.run(
         runs.arguments(
             tmp_path,
@@ -58,6 +59,8 @@ def test_pictures_are_sampled_with_the_trainers_weights_in_every_step(tmp_path, 
             **PLACES[place],
         )
     )
+    if "one engine" in place:  # nothing of its ranks' shared memory is left
+        assert not set(Path("/dev/shm").glob("psm_*")) - before
     steps = runs.steps(tmp_path / "run")
     assert [step for step in sorted(steps) if step] == [1, 2, 3] and "val/reward_score" in last
     for step in (1, 2, 3):

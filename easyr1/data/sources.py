@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,7 @@ def _load_files(splits: dict[str, list[Path]], spec: str, split: str) -> "datase
         raise DataError(f"{spec}: files of different types in one split ({counts}); leave one type in the folder.")
     if not any(file.stat().st_size for file in files):
         raise DataError(f"{spec}: {files[0]} is empty.")
-    data_files = {split.partition("[")[0]: [str(file) for file in files]}
+    data_files = {split.partition("[")[0]: [escape(str(file)) for file in files]}
     with _told(spec), _quiet():
         return datasets.load_dataset(builders.pop(), data_files=data_files, split=split)
 

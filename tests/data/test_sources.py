@@ -68,6 +68,16 @@ def test_an_existing_path_with_an_at_is_a_path(tmp_path):
     assert len(load_rows(f"{folder}@train")) == 2
 
 
+@pytest.mark.parametrize("name", ["run #1 [x]", "a*b", "what?", "c,d"])
+def test_names_with_signs_of_patterns_are_names(tmp_path, name):
+    file = tiny.write_rows(tmp_path / name / f"{name}.jsonl", [{"problem": "p", "answer": "a"}])
+    decoy = tmp_path / "axb"
+    decoy.mkdir()
+    tiny.write_rows(decoy / "axb.jsonl", [{"problem": "q", "answer": "b"}])
+    for spec in (file, file.parent):
+        assert answers(load_rows(str(spec))) == ["a"]
+
+
 @pytest.mark.parametrize("spec", ["", "org/name@no split"])
 def test_a_malformed_spec_is_told(spec):
     with pytest.raises(DataError, match=r"empty|no split name"):

@@ -80,7 +80,7 @@ def saving(trainer):
 
 def in_sampling(trainer):
     def half_way(prompts, sampling, tick):
-        engine.generate(prompts, sampling, lambda done, _all: die() if done >= 2 else None)
+        engine.generate(prompts, sampling, lambda done, *_: die() if done >= 2 else None)
 
     engine = type("Engine", (), {"generate": staticmethod(trainer.collector.rollout.generate)})
     before(trainer.collector.rollout, "generate", in_step(trainer), half_way)

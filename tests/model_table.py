@@ -50,7 +50,7 @@ What the columns say:
 - **never sampled**: such a token has probability 0, for the sampler and in training.
 - **misfit told**: pictures that do not have as many features as tokens are one clear error.
 
-Not plain attention: {padded}.
+Padded, and why: {padded}.
 
 Limits. Pictures go through the processor of their family one by one; LLaVA-OneVision's own processor shows pictures
 coarser where a prompt has several, which is not done here. `data.min_pixels` and `data.max_pixels` set the grid of

@@ -47,7 +47,7 @@ from easyr1.trainer.parts import (
     train_sampling,
 )
 from easyr1.trainer.random_state import seed_generators
-from easyr1.trainer.rank import Groups, no_media, open_ranks
+from easyr1.trainer.rank import RankGroups, no_media, open_ranks
 from easyr1.trainer.rows import read_data, row_notes, row_shares, with_rows
 from easyr1.trainer.stop import Stopped, StopSignals
 
@@ -173,7 +173,7 @@ def open_trainer(
 
 def _trainer(
     inputs: Inputs,
-    groups: Groups,
+    groups: RankGroups,
     worker: RewardWorker,
     tracker: Tracker,
     progress: Progress,
@@ -239,7 +239,7 @@ def scorer(inputs: Inputs, worker: RewardWorker) -> Score:
     return score_groups
 
 
-def sampler(inputs: Inputs, groups: Groups, balance: Balance) -> RolloutEngine:
+def sampler(inputs: Inputs, groups: RankGroups, balance: Balance) -> RolloutEngine:
     """vLLM's is watched."""
     config, plan = inputs.config, inputs.plan
     shared = SharedRollout(groups.sample, balance, groups.train if plan.sampling_ranks else None)

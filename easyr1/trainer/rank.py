@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Groups:
+class RankGroups:
     """The ranks of a run by what they do; one and the same group where the ranks that train sample, too."""
 
     train: WorkerGroup
@@ -63,7 +63,7 @@ class Groups:
 @contextmanager
 def open_ranks(
     config: Config, plan: Plan, media: MediaStore | None, progress: Phases, tell: Callable[[str], None]
-) -> Iterator[Groups]:
+) -> Iterator[RankGroups]:
     """The ranks with their models: one in this process, or several in their own, which end with the block."""
     make = Rank(config, plan, media)
     with ExitStack() as stack:
@@ -72,13 +72,13 @@ def open_ranks(
                 train: WorkerGroup = LocalGroup(make())
             else:
                 train = stack.enter_context(_many(make, _training_places(config, plan), tell))
-            groups = Groups(train, train)
+            groups = RankGroups(train, train)
             if plan.sampling_ranks:
                 (apart, *_) = train.call_all("sync.sends_adapters")
                 places = _sampling_places(config, plan)
                 sample = stack.enter_context(_many(Sampler(config, plan, media, apart), places, tell))
                 stream_weights(train, sample, 0)
-                groups = Groups(train, sample)
+                groups = RankGroups(train, sample)
         yield groups
 
 

@@ -9,24 +9,29 @@ THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # "1,000" but not "1,2", whi
 MAX_CHARS = 200  # a longer "answer" is no answer
 
 
-def parsed_answer(response: str) -> str | None:
+def final_answer(response: str) -> str | None:
     r"""What stands in the last <answer></answer>, else in the last \boxed{}, else behind the last "Answer:".
 
-    None where the response has none of them, or something empty or very long in it.
+    None where the response has none of them.
 
-    >>> parsed_answer("<think>1</think> <answer> \\boxed{12} </answer>"), parsed_answer("Answer: **12**\n")
+    >>> final_answer("<think>1</think> <answer> \\boxed{12} </answer>"), final_answer("**Answer:** 12\n")
     ('12', '12')
-    >>> parsed_answer("It is 12, I think.") is None
-    True
+    >>> final_answer("<answer></answer>"), final_answer("It is 12, I think.")
+    ('', None)
     """
     found = between(plain_tags(response), "<answer>", "</answer>")
     if found is None:
         found = last_boxed(response)
     if found is None:
         lines = ANSWER_LINE.findall(response)
-        found = lines[-1] if lines else ""
-    answer = bare(last_boxed(found) or found)
-    return answer if 0 < len(answer) <= MAX_CHARS else None
+        found = lines[-1].strip(" *_\t\r") if lines else None
+    return None if found is None else bare(last_boxed(found) or found)
+
+
+def parsed_answer(response: str) -> str | None:
+    """The final answer as far as it can be voted on: None where it is empty or very long, too."""
+    answer = final_answer(response)
+    return answer if answer and len(answer) <= MAX_CHARS else None
 
 
 def ballot(answer: str | None) -> str | None:

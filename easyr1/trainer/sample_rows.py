@@ -6,19 +6,16 @@ Knows groups; not where rows are logged, nor how a page shows them.
 import base64
 import io
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from easyr1.batch import Group, Sample
-from easyr1.rewards.grading import last_boxed
+from easyr1.rewards.parsed import final_answer
 from easyr1.tracking.samples import pick_rows
 
 MAX_SIDE = 384  # pixels of a logged picture
 MAX_GROUP_PICTURES = 4  # of one training group
 NUM_LOGGED_STEPS = 50  # about so many steps of a run have their training groups logged
-
-ANSWER_LINE = re.compile(r"\banswer[ *_]{0,4}[:：]\s{0,4}([^\n]+)", re.IGNORECASE)
 
 
 class Picture(Protocol):
@@ -69,22 +66,6 @@ def is_logged_step(step: int, total_steps: int) -> bool:
     return step in (1, total_steps) or step % max(1, math.ceil(total_steps / NUM_LOGGED_STEPS)) == 0
 
 
-def parsed_answer(response: str) -> str | None:
-    r"""The final answer as most reward files look for it; None where it has none of these forms.
-
-    In order: the last <answer></answer>, the last \boxed{} (in these tags or anywhere), the last line "Answer: ...".
-
-    >>> parsed_answer(r"<answer>\boxed{4}</answer>"), parsed_answer("so\nAnswer: 7 cm"), parsed_answer("seven")
-    ('4', '7 cm', None)
-    """
-    _, opened, inside = response.rpartition("</answer>")[0].rpartition("<answer>")
-    boxed = last_boxed(inside if opened else response)
-    if boxed is not None or opened:
-        return boxed if boxed is not None else inside.strip()
-    lines = ANSWER_LINE.findall(response)
-    return lines[-1].strip(" *_\t\r") if lines else None
-
-
 def png(picture: Picture) -> str:
     """A picture, made smaller where it is large, as the base64 text of a PNG file."""
     small = picture.copy()
@@ -96,7 +77,7 @@ def png(picture: Picture) -> str:
 
 def _row(split: str, group: Group, sample: Sample) -> dict[str, Any]:
     """`split` first: the report finds the rows that it wants without parsing the others."""
-    parsed = parsed_answer(sample.text)
+    parsed = final_answer(sample.text)
     return {
         "split": split,
         "row": group.prompt.row,

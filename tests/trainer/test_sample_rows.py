@@ -7,7 +7,8 @@ import time
 import pytest
 from PIL import Image
 
-from easyr1.trainer.sample_rows import MAX_SIDE, is_logged_step, parsed_answer, png
+from easyr1.rewards.parsed import final_answer
+from easyr1.trainer.sample_rows import MAX_SIDE, is_logged_step, png
 
 
 @pytest.mark.parametrize("total", (1, 2, 49, 50, 51, 99, 100, 101, 1000, 100_000))
@@ -38,11 +39,11 @@ def test_pictures_are_made_smaller_and_the_one_that_the_model_sees_stays():
     ],
 )
 def test_the_answer_is_read_where_reward_files_look_for_it(response, parsed):
-    assert parsed_answer(response) == parsed
+    assert final_answer(response) == parsed
 
 
 @pytest.mark.parametrize("part", ("<answer>", "</answer>", r"\boxed{", "answer:", "<answer></answer>"))
 def test_a_degenerate_answer_is_read_at_once(part):
     start = time.perf_counter()
-    parsed_answer(part * 50_000)
+    final_answer(part * 50_000)
     assert time.perf_counter() - start < 2
